@@ -1,0 +1,1 @@
+//! The public HTTP contract: request and response types, the error body, a typed client.

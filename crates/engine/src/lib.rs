@@ -1,0 +1,1 @@
+//! The program on each host: driver trait, gVisor driver, one actor per sandbox, recovery.

@@ -1,0 +1,1 @@
+//! Base images: built once per data directory from one description, by digest.

@@ -1,0 +1,1 @@
+//! The private wire: guest protocol and node protocol, with versions and limits.

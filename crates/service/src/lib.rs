@@ -1,0 +1,1 @@
+//! What every daemon does alike: logs, signals, tasks that are drained.

@@ -1,0 +1,1 @@
+//! Persistence: one trait, a SQLite implementation, migrations.
