@@ -1,1 +1,9 @@
-//! The words of the product: ids, names, limits, sandbox states and their transitions; pure.
+//! The words of the product: ids, names, limits, sandbox states and their transitions. Pure: no I/O, no async.
+
+mod ids;
+mod shape;
+mod state;
+
+pub use ids::{CredentialId, OrgId, PrincipalId, SandboxId};
+pub use shape::{Shape, ShapeField, limits};
+pub use state::{Event, Reason, Refusal, State, Step, transition};

@@ -1,0 +1,634 @@
+//! What the host asks an agent, and what the agent answers: protobuf messages, written as Rust types.
+//!
+//! The host opens a stream with a [`Request`]; the agent answers [`Event`]s and finishes the stream. Requests that take
+//! bytes (`stdin`, file content) are followed by [`Input`] messages and a finish. Field numbers are for ever: add, never
+//! reuse. Strings from a guest are untrusted text: shown, never used as a path on the host.
+
+use bytes::Bytes;
+use prost::{Enumeration, Message, Oneof};
+
+/// Bytes of data carried by one [`Chunk`] or [`Input`], so that its message fits one frame.
+pub const DATA_STEP: usize = 48 * 1024;
+/// The longest [`Request`] an agent accepts: argv of 100 × 16 KB, 128 KiB of command and of environment, with room.
+pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
+/// The output an agent holds per process for readers that come back.
+pub const RETAINED_OUTPUT: usize = 1024 * 1024;
+/// Processes started through the API that may live at once in a sandbox.
+pub const MAX_PROCESSES: usize = 1024;
+/// Ended processes that stay listed.
+pub const KEPT_ENDED: usize = 16;
+
+/// Host to agent, first on every attachment: who you are now.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// 16 random bytes; the welcome repeats them.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub nonce: Bytes,
+    #[prost(uint32, tag = "2")]
+    pub protocol_min: u32,
+    #[prost(uint32, tag = "3")]
+    pub protocol_max: u32,
+    #[prost(string, tag = "4")]
+    pub sandbox_id: String,
+    /// Raised by the host at every boot, restore and fork: a change tells the agent to take the identity below.
+    #[prost(uint64, tag = "5")]
+    pub generation: u64,
+    /// Nanoseconds since the Unix epoch, taken just before sending.
+    #[prost(uint64, tag = "6")]
+    pub host_time: u64,
+    /// 32 bytes to stir into the kernel's random pool where the guest has one of its own.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub entropy: Bytes,
+    #[prost(string, tag = "8")]
+    pub hostname: String,
+    /// Processes the sandbox user may have (RLIMIT_NPROC); 0 = the agent's default.
+    #[prost(uint64, tag = "9")]
+    pub max_user_processes: u64,
+    /// Frames of this attachment carry this number.
+    #[prost(uint32, tag = "10")]
+    pub epoch: u32,
+}
+
+/// Agent to host, answer to a hello.
+#[derive(Clone, PartialEq, Message)]
+pub struct Welcome {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub nonce: Bytes,
+    #[prost(uint32, tag = "2")]
+    pub protocol: u32,
+    #[prost(string, tag = "3")]
+    pub agent_version: String,
+    /// Random per start of the agent: tells a reboot from a reconnect.
+    #[prost(string, tag = "4")]
+    pub boot: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Request {
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    pub ask: Option<Ask>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Ask {
+    /// Run to the end, collect the head of both outputs, kill all that it started. `Input` follows if `has_stdin`.
+    /// Answers `Chunk`s (no offset meaning) then `ExecDone`.
+    #[prost(message, tag = "1")]
+    Exec(Exec),
+    /// Start and answer `Process` at once. With `exec: true` in the command, everything dies with the leader.
+    #[prost(message, tag = "2")]
+    Spawn(Spawn),
+    /// Output from a cursor: `Chunk`, `Lost`, at the end `Process`. `wait_ms` > 0 makes it one poll.
+    #[prost(message, tag = "3")]
+    Follow(Follow),
+    /// `Input` follows, at most 1 MiB in all; answers `Written`.
+    #[prost(message, tag = "4")]
+    WriteStdin(WriteStdin),
+    /// To the whole tree; answers `Done`.
+    #[prost(message, tag = "5")]
+    Signal(Signal),
+    /// Answers one `Process` per process, newest last.
+    #[prost(message, tag = "6")]
+    ListProcesses(Nothing),
+    /// Answers `Process`.
+    #[prost(message, tag = "7")]
+    GetProcess(ProcessRef),
+    /// Answers `File`, then `Chunk`s.
+    #[prost(message, tag = "8")]
+    ReadFile(PathRef),
+    /// `Input` follows; answers `File` once the content is under its final name and synced.
+    #[prost(message, tag = "9")]
+    WriteFile(WriteFile),
+    /// Answers `Files` messages.
+    #[prost(message, tag = "10")]
+    ListFiles(ListFiles),
+    /// Answers `File`, or the error `FILE_NOT_FOUND`. Links are not followed.
+    #[prost(message, tag = "11")]
+    Stat(PathRef),
+    #[prost(message, tag = "12")]
+    MakeDir(MakeDir),
+    /// Answers `Removed`.
+    #[prost(message, tag = "13")]
+    Remove(Remove),
+    #[prost(message, tag = "14")]
+    Rename(Rename),
+    #[prost(message, tag = "15")]
+    Chmod(Chmod),
+    /// Memory is short: end the largest process (never the agent), remember it for `out_of_memory`. Answers `Killed`.
+    #[prost(message, tag = "16")]
+    KillLargest(Nothing),
+    /// Answers `Activity`.
+    #[prost(message, tag = "17")]
+    GetActivity(Nothing),
+    /// End every process: SIGTERM, SIGKILL after the grace, sync the disks. Answers `Done`.
+    #[prost(message, tag = "18")]
+    Shutdown(Shutdown),
+}
+
+/// Agent to host, on a stream the host opened.
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    pub tell: Option<Tell>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Tell {
+    /// The request failed; the last event of its stream.
+    #[prost(message, tag = "1")]
+    Error(GuestError),
+    #[prost(message, tag = "2")]
+    Done(Nothing),
+    #[prost(message, tag = "3")]
+    Process(Process),
+    #[prost(message, tag = "4")]
+    Chunk(Chunk),
+    #[prost(message, tag = "5")]
+    Lost(Lost),
+    #[prost(message, tag = "6")]
+    ExecDone(ExecDone),
+    #[prost(message, tag = "7")]
+    Written(Written),
+    #[prost(message, tag = "8")]
+    File(FileInfo),
+    #[prost(message, tag = "9")]
+    Files(FileList),
+    #[prost(message, tag = "10")]
+    Removed(Removed),
+    #[prost(message, tag = "11")]
+    Killed(Killed),
+    #[prost(message, tag = "12")]
+    Activity(Activity),
+}
+
+/// Bytes that follow a request, at most [`DATA_STEP`] a message.
+#[derive(Clone, PartialEq, Message)]
+pub struct Input {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub data: Bytes,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Nothing {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum User {
+    /// uid 1000, `runtime`.
+    Sandbox = 0,
+    Root = 1,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct EnvVar {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Pty {
+    #[prost(uint32, tag = "1")]
+    pub cols: u32,
+    #[prost(uint32, tag = "2")]
+    pub rows: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Command {
+    /// Run as `bash -c <shell>`; else `argv` says the program and its arguments.
+    #[prost(string, optional, tag = "1")]
+    pub shell: Option<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub argv: Vec<String>,
+    /// Absolute; empty = the home directory.
+    #[prost(string, tag = "3")]
+    pub cwd: String,
+    #[prost(enumeration = "User", tag = "4")]
+    pub user: i32,
+    /// Over the guest's own variables, in order, later wins.
+    #[prost(message, repeated, tag = "5")]
+    pub env: Vec<EnvVar>,
+    /// Milliseconds until SIGKILL to the whole tree; 0 = none. Counted by the agent, so it holds while no host is there.
+    #[prost(uint64, tag = "6")]
+    pub timeout_ms: u64,
+    /// Same key, same process: a resend attaches. Empty = none.
+    #[prost(string, tag = "7")]
+    pub key: String,
+    /// The id the process gets; the host makes it (UUID). Empty = the agent makes one.
+    #[prost(string, tag = "8")]
+    pub process_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Exec {
+    #[prost(message, optional, tag = "1")]
+    pub command: Option<Command>,
+    /// Bytes kept from the start of each output.
+    #[prost(uint64, tag = "2")]
+    pub head_limit: u64,
+    #[prost(bool, tag = "3")]
+    pub has_stdin: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Spawn {
+    #[prost(message, optional, tag = "1")]
+    pub command: Option<Command>,
+    /// Keep standard input open for `WriteStdin`.
+    #[prost(bool, tag = "2")]
+    pub stdin_pipe: bool,
+    /// `Input` follows and is given as standard input, then closed.
+    #[prost(bool, tag = "3")]
+    pub has_stdin: bool,
+    #[prost(message, optional, tag = "4")]
+    pub pty: Option<Pty>,
+    /// A streamed exec: everything it started dies with it.
+    #[prost(bool, tag = "5")]
+    pub exec: bool,
+    /// Echoed in `Process`: the API's output encoding is base64.
+    #[prost(bool, tag = "6")]
+    pub binary: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Follow {
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+    #[prost(uint64, tag = "2")]
+    pub cursor: u64,
+    /// 0 = follow to the end. Else answer what there is, waiting at most this long for the first byte or the end,
+    /// then `Process`.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// A poll (even with `wait_ms` 0).
+    #[prost(bool, tag = "4")]
+    pub once: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WriteStdin {
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+    /// Input bytes accepted before this write, as the caller believes.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(bool, tag = "3")]
+    pub eof: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Signal {
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+    /// The number, as on Linux x86-64.
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ProcessRef {
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct PathRef {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(enumeration = "User", tag = "2")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WriteFile {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// Bytes that will follow; fewer or more is an error and nothing is changed.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    #[prost(enumeration = "User", tag = "4")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ListFiles {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// Levels below `path`; 0 = all.
+    #[prost(uint32, tag = "2")]
+    pub depth: u32,
+    /// Matched against the path relative to `path`; empty = all.
+    #[prost(string, tag = "3")]
+    pub glob: String,
+    #[prost(bool, tag = "4")]
+    pub hidden: bool,
+    #[prost(uint32, tag = "5")]
+    pub limit: u32,
+    #[prost(enumeration = "User", tag = "6")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct MakeDir {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(bool, tag = "2")]
+    pub parents: bool,
+    #[prost(enumeration = "User", tag = "3")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Remove {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(bool, tag = "2")]
+    pub recursive: bool,
+    #[prost(enumeration = "User", tag = "3")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Rename {
+    #[prost(string, tag = "1")]
+    pub from: String,
+    #[prost(string, tag = "2")]
+    pub to: String,
+    #[prost(bool, tag = "3")]
+    pub overwrite: bool,
+    #[prost(enumeration = "User", tag = "4")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Chmod {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    #[prost(enumeration = "User", tag = "3")]
+    pub user: i32,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Shutdown {
+    #[prost(uint64, tag = "1")]
+    pub grace_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum ErrorCode {
+    Internal = 0,
+    /// The request is not valid (a relative path, a NUL, an unknown field value).
+    Invalid = 1,
+    NoSuchProcess = 2,
+    ProcessLimit = 3,
+    CwdNotFound = 4,
+    FileNotFound = 5,
+    PermissionDenied = 6,
+    IsADirectory = 7,
+    NotADirectory = 8,
+    DirectoryNotEmpty = 9,
+    AlreadyExists = 10,
+    DiskFull = 11,
+    /// The kernel refused to start it for want of processes, memory or descriptors; nothing ran.
+    Busy = 12,
+    /// This agent is older than the request.
+    Unsupported = 13,
+    /// Command and environment are longer than the kernel takes.
+    TooLarge = 14,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct GuestError {
+    #[prost(enumeration = "ErrorCode", tag = "1")]
+    pub code: i32,
+    /// Names the step and the object, for people.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum ProcessState {
+    Running = 0,
+    Exited = 1,
+    Killed = 2,
+    TimedOut = 3,
+    Unknown = 4,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Process {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(enumeration = "ProcessState", tag = "2")]
+    pub state: i32,
+    /// Absent while running; negative = ended by that signal.
+    #[prost(int32, optional, tag = "3")]
+    pub exit_code: Option<i32>,
+    /// argv joined by spaces, `bash -c ...` for a shell line, cut at 256 characters.
+    #[prost(string, tag = "4")]
+    pub command: String,
+    #[prost(string, tag = "5")]
+    pub cwd: String,
+    #[prost(enumeration = "User", tag = "6")]
+    pub user: i32,
+    #[prost(int32, tag = "7")]
+    pub pid: i32,
+    #[prost(bool, tag = "8")]
+    pub pty: bool,
+    #[prost(bool, tag = "9")]
+    pub stdin_open: bool,
+    #[prost(uint64, tag = "10")]
+    pub stdin_offset: u64,
+    #[prost(bool, tag = "11")]
+    pub binary: bool,
+    /// Nanoseconds since the Unix epoch.
+    #[prost(uint64, tag = "12")]
+    pub started_at: u64,
+    #[prost(uint64, optional, tag = "13")]
+    pub ended_at: Option<u64>,
+    /// 0 = none.
+    #[prost(uint64, tag = "14")]
+    pub timeout_ms: u64,
+    #[prost(uint64, tag = "15")]
+    pub output_bytes: u64,
+    #[prost(uint64, tag = "16")]
+    pub first_offset: u64,
+    /// Processes of its tree ended for want of memory.
+    #[prost(uint32, tag = "17")]
+    pub oom_kills: u32,
+    #[prost(bool, tag = "18")]
+    pub exec: bool,
+    /// True if the answer is to a key that was known before.
+    #[prost(bool, tag = "19")]
+    pub attached: bool,
+    #[prost(uint64, tag = "20")]
+    pub duration_ms: u64,
+    /// Processes that an ended leader left behind and that still live.
+    #[prost(uint32, tag = "21")]
+    pub leftovers: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum Output {
+    Stdout = 0,
+    Stderr = 1,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Chunk {
+    #[prost(enumeration = "Output", tag = "1")]
+    pub stream: i32,
+    /// Place of the first byte in the combined output.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub data: Bytes,
+}
+
+/// Output between the cursor and `resume_at` is gone.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Lost {
+    #[prost(uint64, tag = "1")]
+    pub dropped: u64,
+    #[prost(uint64, tag = "2")]
+    pub resume_at: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ExecDone {
+    #[prost(message, optional, tag = "1")]
+    pub process: Option<Process>,
+    /// Here when both fit one frame; else in the chunks before.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub stdout: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub stderr: Bytes,
+    #[prost(bool, tag = "4")]
+    pub stdout_truncated: bool,
+    #[prost(bool, tag = "5")]
+    pub stderr_truncated: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Written {
+    /// Input bytes accepted so far.
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum FileKind {
+    File = 0,
+    Directory = 1,
+    Symlink = 2,
+    Other = 3,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct FileInfo {
+    /// Absolute, lossy where it is not UTF-8.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(enumeration = "FileKind", tag = "2")]
+    pub kind: i32,
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    /// Milliseconds since the Unix epoch.
+    #[prost(int64, tag = "5")]
+    pub mtime_ms: i64,
+    #[prost(uint32, tag = "6")]
+    pub uid: u32,
+    #[prost(uint32, tag = "7")]
+    pub gid: u32,
+    #[prost(string, tag = "8")]
+    pub owner: String,
+    #[prost(string, tag = "9")]
+    pub group: String,
+    #[prost(string, optional, tag = "10")]
+    pub symlink_target: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct FileList {
+    #[prost(message, repeated, tag = "1")]
+    pub files: Vec<FileInfo>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Removed {
+    /// False: there was nothing.
+    #[prost(bool, tag = "1")]
+    pub removed: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Killed {
+    #[prost(int32, tag = "1")]
+    pub pid: i32,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(uint64, tag = "3")]
+    pub rss_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Activity {
+    #[prost(uint32, tag = "1")]
+    pub live_processes: u32,
+}
+
+/// Decoding that names what did not decode.
+#[derive(Debug, thiserror::Error)]
+#[error("a {what} from the peer does not decode")]
+pub struct DecodeError {
+    what: &'static str,
+    source: prost::DecodeError,
+}
+
+macro_rules! decode {
+    ($name:ident, $type:ty, $what:literal) => {
+        pub fn $name(bytes: Bytes) -> Result<$type, DecodeError> {
+            <$type>::decode(bytes).map_err(|source| DecodeError { what: $what, source })
+        }
+    };
+}
+decode!(decode_request, Request, "request");
+decode!(decode_event, Event, "event");
+decode!(decode_input, Input, "input");
+
+pub fn encode(message: &impl Message) -> Bytes {
+    Bytes::from(message.encode_to_vec())
+}
+
+impl Request {
+    #[must_use]
+    pub fn new(ask: Ask) -> Self {
+        Self { ask: Some(ask) }
+    }
+}
+
+impl Event {
+    #[must_use]
+    pub fn new(tell: Tell) -> Self {
+        Self { tell: Some(tell) }
+    }
+}
+
+impl GuestError {
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code: code as i32, message: message.into() }
+    }
+}

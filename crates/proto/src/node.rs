@@ -1,0 +1,155 @@
+//! What the server asks of the machine a sandbox lives on. In one process the engine implements [`Node`] directly; apart,
+//! a client and a service of the same trait will carry it.
+
+use async_trait::async_trait;
+use runtime_model::{Reason, SandboxId, Shape};
+use tokio::sync::broadcast;
+
+use crate::channel::{ChannelError, Stream};
+use crate::guest::{DecodeError, Event, GuestError, Input, Request, Tell, decode_event, encode};
+
+/// What a start needs to know.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub id: SandboxId,
+    pub shape: Shape,
+    pub hostname: String,
+    pub disk: Disk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    /// A fresh copy of the base image. A root that is already there under this id is a half-made one and is replaced.
+    New,
+    /// The disk this sandbox had when it stopped.
+    Kept,
+}
+
+/// A machine as the engine sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MachineStatus {
+    pub id: SandboxId,
+    pub running: bool,
+    /// Its disk is there.
+    pub disk: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeEvent {
+    /// The machine ended without being asked to.
+    Ended { id: SandboxId, reason: Reason },
+}
+
+/// Counters since the machine was made, for metering and idle detection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+}
+
+/// What a server tells about the host it drives.
+#[derive(Debug, Clone)]
+pub struct HostFacts {
+    /// `gvisor`, `qemu`, `firecracker`.
+    pub engine: &'static str,
+    pub cores: u32,
+    pub memory_mib: u64,
+    /// Digest of the base image.
+    pub image: String,
+}
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NodeError {
+    #[error("no machine of that id is running here")]
+    NotRunning,
+    #[error("the disk of that sandbox is gone")]
+    DiskGone,
+    #[error("this host has no room: {0}")]
+    NoRoom(String),
+    /// Nothing ran; ask again.
+    #[error("the sandbox is busy: {0}")]
+    Busy(String),
+    /// Text for the log: the step, the object and the cause.
+    #[error("{0}")]
+    Failed(String),
+    /// Whether the request ran is not known; a request with a key may be sent again.
+    #[error("the channel to the sandbox broke")]
+    Channel(#[from] ChannelError),
+}
+
+#[async_trait]
+pub trait Node: Send + Sync + 'static {
+    /// Starts a machine and returns once its agent answered. Repeating it for a running machine answers at once.
+    async fn start(&self, order: Order) -> Result<(), NodeError>;
+    /// Ends a machine, keeps its disk. Repeatable; fine if nothing runs.
+    async fn stop(&self, id: SandboxId) -> Result<(), NodeError>;
+    /// Ends a machine and removes all that it had. Repeatable.
+    async fn remove(&self, id: SandboxId) -> Result<(), NodeError>;
+    /// New limits for the next start and, where the driver can, for the running machine.
+    async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError>;
+    /// Asks the sandbox's agent; waits a moment for a channel that is being attached again.
+    async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError>;
+    /// Everything that is here, running or kept.
+    async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError>;
+    async fn usage(&self, id: SandboxId) -> Result<Usage, NodeError>;
+    fn events(&self) -> broadcast::Receiver<NodeEvent>;
+    fn facts(&self) -> HostFacts;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("{}", .0.message)]
+    Guest(GuestError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("the agent's answer ended early")]
+    Short,
+    #[error("the agent answered something else than was asked")]
+    Unexpected,
+}
+
+/// A request under way: typed events come, input goes.
+pub struct GuestStream {
+    stream: Stream,
+}
+
+impl GuestStream {
+    #[must_use]
+    pub fn new(stream: Stream) -> Self {
+        Self { stream }
+    }
+
+    /// The next event; `None` at the end. A guest's error becomes [`AskError::Guest`]. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Tell>, AskError> {
+        let Some(message) = self.stream.recv().await? else {
+            return Ok(None);
+        };
+        match decode_event(message)? {
+            Event { tell: Some(Tell::Error(error)) } => Err(AskError::Guest(error)),
+            Event { tell: Some(tell) } => Ok(Some(tell)),
+            // An event newer than we are.
+            Event { tell: None } => Err(AskError::Unexpected),
+        }
+    }
+
+    /// The one event of a request that answers once.
+    pub async fn only(&mut self) -> Result<Tell, AskError> {
+        self.next().await?.ok_or(AskError::Short)
+    }
+
+    /// Sends bytes in pieces of the right size.
+    pub async fn input(&self, mut data: bytes::Bytes) -> Result<(), AskError> {
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(crate::guest::DATA_STEP));
+            self.stream.send(encode(&Input { data: piece })).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn finish_input(&self) -> Result<(), AskError> {
+        Ok(self.stream.finish().await?)
+    }
+}
