@@ -1,6 +1,8 @@
 //! Builds the agent as a static program and hands its path to `include_bytes!`, so that one `cargo build` yields one
 //! complete binary. The agent has a target directory of its own: the outer build holds the lock of the shared one.
 
+#![expect(clippy::disallowed_methods, reason = "a build script is told its work by the environment")]
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;

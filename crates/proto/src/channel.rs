@@ -21,6 +21,8 @@ use crate::frame::{self, Decoded, FLAG_MORE, Frame, Kind, MAX_PAYLOAD};
 pub const WINDOW: usize = 256 * 1024;
 /// Credit is handed back in pieces of at least this size.
 const CREDIT_STEP: usize = 64 * 1024;
+/// What a message costs beside its bytes: without it, empty messages would be free and could pile up without end.
+const MESSAGE_COST: usize = 64;
 /// Frames waiting for the pipe.
 const OUTBOX: usize = 256;
 
@@ -71,7 +73,9 @@ enum Inbound {
 }
 
 struct StreamState {
+    /// Not bounded by itself: the credit that `unread` counts is the bound.
     inbox: mpsc::UnboundedSender<Inbound>,
+    ended: bool,
     /// What the peer may still send before we give credit.
     unread: Arc<Mutex<usize>>,
     credit: Arc<Semaphore>,
@@ -103,7 +107,7 @@ impl Shared {
 #[derive(Clone)]
 pub struct Opener {
     shared: Arc<Shared>,
-    quiesced: mpsc::UnboundedSender<oneshot::Sender<()>>,
+    quiesced: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 /// One stream, both directions.
@@ -143,7 +147,7 @@ struct Driver {
     shared: Arc<Shared>,
     outbox: mpsc::Receiver<Frame>,
     incoming: mpsc::Sender<Opened>,
-    quiesce: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    quiesce: mpsc::Receiver<oneshot::Sender<()>>,
 }
 
 impl Channel {
@@ -151,7 +155,7 @@ impl Channel {
     pub fn new(config: Config) -> Self {
         let (outbox, outbox_rx) = mpsc::channel(OUTBOX);
         let (incoming_tx, incoming) = mpsc::channel(64);
-        let (quiesced, quiesce) = mpsc::unbounded_channel();
+        let (quiesced, quiesce) = mpsc::channel(1);
         let next = if config.side == Side::Host { 1 } else { 2 };
         let table = Table { open: HashMap::new(), next, closed: false };
         let shared = Arc::new(Shared { streams: Mutex::new(table), outbox, config });
@@ -198,7 +202,7 @@ impl Pump {
 
 async fn forward_quiesce(
     shared: &Shared,
-    mut asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    mut asked: mpsc::Receiver<oneshot::Sender<()>>,
     waiting: &Mutex<Vec<oneshot::Sender<()>>>,
 ) {
     while let Some(reply) = asked.recv().await {
@@ -297,7 +301,9 @@ fn dispatch(
             Ok(())
         }
         Kind::End => {
-            if let Some(stream) = shared.table().open.get(&frame.stream) {
+            if let Some(stream) = shared.table().open.get_mut(&frame.stream)
+                && !std::mem::replace(&mut stream.ended, true)
+            {
                 // The owner may be gone already; then its drop has sent the reset.
                 let _ = stream.inbox.send(Inbound::End);
             }
@@ -389,11 +395,16 @@ fn open_from_peer(
     Ok(())
 }
 
+fn cost(message: &Bytes) -> usize {
+    message.len() + MESSAGE_COST
+}
+
 fn new_stream(shared: &Arc<Shared>, table: &mut Table, id: u32) -> Stream {
+    #[expect(clippy::disallowed_methods, reason = "bounded by credit: each message costs, and an end comes once")]
     let (inbox, receiver) = mpsc::unbounded_channel();
     let unread = Arc::new(Mutex::new(0));
     let credit = Arc::new(Semaphore::new(WINDOW));
-    table.open.insert(id, StreamState { inbox, unread: unread.clone(), credit: credit.clone() });
+    table.open.insert(id, StreamState { inbox, ended: false, unread: unread.clone(), credit: credit.clone() });
     let sender = Sender { id, shared: shared.clone(), credit, ended: Arc::new(AtomicBool::new(false)) };
     Stream { sender, inbox: receiver, unread, taken: 0, got_end: false }
 }
@@ -432,7 +443,7 @@ impl Opener {
     /// Asks the agent to fall silent before a save; returns once it has.
     pub async fn quiesce(&self) -> Result<(), ChannelError> {
         let (reply, done) = oneshot::channel();
-        self.quiesced.send(reply).map_err(|_| ChannelError::Closed)?;
+        self.quiesced.send(reply).await.map_err(|_| ChannelError::Closed)?;
         done.await.map_err(|_| ChannelError::Closed)
     }
 
@@ -449,7 +460,7 @@ impl Sender {
         if message.len() > MAX_PAYLOAD {
             return Err(ChannelError::TooLong(message.len()));
         }
-        let permit = self.credit.acquire_many(message.len() as u32).await.map_err(|_| ChannelError::Reset)?;
+        let permit = self.credit.acquire_many(cost(&message) as u32).await.map_err(|_| ChannelError::Reset)?;
         permit.forget();
         let frame = self.shared.frame(Kind::Message, self.id, message);
         self.shared.outbox.send(frame).await.map_err(|_| ChannelError::Closed)
@@ -489,8 +500,8 @@ impl Stream {
         self.give_credit().await;
         match self.inbox.recv().await {
             Some(Inbound::Message(message)) => {
-                self.taken += message.len();
-                *self.unread.lock().unwrap_or_else(PoisonError::into_inner) -= message.len();
+                self.taken += cost(&message);
+                *self.unread.lock().unwrap_or_else(PoisonError::into_inner) -= cost(&message);
                 Ok(Some(message))
             }
             Some(Inbound::End) => {

@@ -67,6 +67,22 @@ async fn a_welcome_for_another_nonce_is_skipped() {
 }
 
 #[tokio::test]
+async fn empty_messages_without_end_are_not_free() {
+    let (host, agent) = tokio::io::duplex(1 << 20);
+    let (mut read, mut write) = tokio::io::split(host);
+    let (opener, _incoming, pump) = Channel::new(config(Side::Host, 1)).into_parts();
+    let pump = tokio::spawn(async move { pump.run(&mut read, &mut write, &mut BytesMut::new()).await });
+    let _slow_reader = opener.open(Bytes::from_static(b"x")).await.unwrap();
+    let (_read, mut agent_write) = tokio::io::split(agent);
+    let mut flood = BytesMut::new();
+    for _ in 0..5000 {
+        Frame { kind: Kind::Message, flags: 0, epoch: 1, stream: 1, payload: Bytes::new() }.encode(&mut flood);
+    }
+    agent_write.write_all(&flood).await.unwrap();
+    assert!(matches!(pump.await.unwrap(), Ended::Violation(_)));
+}
+
+#[tokio::test]
 async fn more_than_its_credit_ends_a_lying_guest() {
     let (host, agent) = tokio::io::duplex(1 << 20);
     let (mut read, mut write) = tokio::io::split(host);
