@@ -1,0 +1,90 @@
+//! The tasks, and `ci`: all of them in the order that finds a mistake soonest.
+
+use anyhow::Result;
+
+use crate::args::Task;
+use crate::steps::{Steps, call, cargo};
+use crate::workspace::Workspace;
+use crate::{edges, openapi, setup};
+
+pub(crate) fn run(task: Task) -> Result<()> {
+    let workspace = Workspace::load()?;
+    match task {
+        Task::Ci => ci(&workspace),
+        Task::CheckEdges => edges::check(&workspace),
+        Task::Fmt { write } => fmt(&workspace, write),
+        Task::Lint => lint(&workspace),
+        Task::Test { nextest } => {
+            build(&workspace)?;
+            test(&workspace, &nextest)
+        }
+        Task::Deny => deny(&workspace),
+        Task::SetupTests => setup_tests(&workspace),
+        Task::Openapi { check } => {
+            build(&workspace)?;
+            openapi::run(&workspace, check)
+        }
+    }
+}
+
+fn ci(workspace: &Workspace) -> Result<()> {
+    let mut steps = Steps::new(10);
+    steps.run("packages", "what the build and the tests take from the system", setup::packages)?;
+    steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
+    steps.run("fmt", "formatting", || fmt(workspace, false))?;
+    steps.run("check-edges", "who imports whom", || edges::check(workspace))?;
+    steps.run("lint", "clippy, warnings refused", || lint(workspace))?;
+    steps.run("build", "the product and every test's crate, release", || build(workspace))?;
+    steps.run("runtime setup", "sandbox engine, disk pool and base image", || setup::host(workspace))?;
+    steps.run("openapi", "the committed API document is the program's", || openapi::run(workspace, true))?;
+    steps.run("test", "all tests, against the built program", || test(workspace, &[]))?;
+    steps.run("deny", "licences, forbidden crates, sources", || deny(workspace))?;
+    steps.finish();
+    Ok(())
+}
+
+fn setup_tests(workspace: &Workspace) -> Result<()> {
+    let mut steps = Steps::new(4);
+    steps.run("packages", "what the build and the tests take from the system", setup::packages)?;
+    steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
+    steps.run("build", "the product, whose own set-up comes next", || build(workspace))?;
+    steps.run("runtime setup", "sandbox engine, disk pool and base image", || setup::host(workspace))?;
+    steps.finish();
+    Ok(())
+}
+
+fn fmt(workspace: &Workspace, write: bool) -> Result<()> {
+    let mut command = cargo(&workspace.root);
+    command.args(["fmt", "--all"]);
+    if !write {
+        command.arg("--check");
+    }
+    call(&mut command)
+}
+
+fn lint(workspace: &Workspace) -> Result<()> {
+    let mut command = cargo(&workspace.root);
+    command.args(["clippy", "--locked", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"]);
+    call(&mut command)
+}
+
+/// The whole workspace, so that the program under test has the features that its tests were built with, and nothing
+/// is compiled twice.
+fn build(workspace: &Workspace) -> Result<()> {
+    call(cargo(&workspace.root).args(["build", "--locked", "--workspace", "--release"]))
+}
+
+fn test(workspace: &Workspace, nextest: &[std::ffi::OsString]) -> Result<()> {
+    let mut command = cargo(&workspace.root);
+    command.args(["nextest", "run", "--locked", "--release"]);
+    if nextest.is_empty() {
+        command.arg("--workspace");
+    } else {
+        command.args(nextest);
+    }
+    call(&mut command)
+}
+
+fn deny(workspace: &Workspace) -> Result<()> {
+    call(cargo(&workspace.root).args(["deny", "--locked", "--workspace", "check", "bans", "licenses", "sources"]))
+}
