@@ -288,9 +288,12 @@ fn dispatch(
             let Some(stream) = table.open.get(&frame.stream) else {
                 return Ok(());
             };
+            if stream.ended {
+                return Err("a message after the end of its stream");
+            }
             {
                 let mut unread = stream.unread.lock().unwrap_or_else(PoisonError::into_inner);
-                *unread += frame.payload.len();
+                *unread += cost(&frame.payload);
                 if *unread > WINDOW {
                     return Err("a stream was sent more than its credit");
                 }
