@@ -52,7 +52,7 @@ chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bin/bash /run
 INSIDE
 
 # No daemon and no fsync per package: the image is synced as a whole before it gets its name.
-exec mmdebstrap --mode=root --variant=minbase --format=directory \
+mmdebstrap --mode=root --variant=minbase --format=directory \
     --include="$include" \
     --aptopt="$work/apt.conf" \
     --aptopt='Acquire::Languages "none"' \
@@ -64,3 +64,8 @@ exec mmdebstrap --mode=root --variant=minbase --format=directory \
     --dpkgopt='path-exclude=/usr/share/locale/*/LC_MESSAGES/*' \
     --customize-hook="/bin/sh '$work/inside.sh' \"\$1\" '$work'" \
     bookworm "$target" "$work/sources.list"
+
+# mmdebstrap leaves /dev empty; a sandbox mounts on these.
+mkdir -p "$target/dev/shm" "$target/dev/pts" "$target/dev/mqueue"
+chmod 644 "$target/etc/hostname"
+rm -f "$target/var/lib/apt/lists/lock"

@@ -4,6 +4,7 @@
 set -uo pipefail
 manifest=/usr/share/runtime/manifest
 printf 'image\t%s\n' "$(cat /run/build/version)" >$manifest
+complaints=/run/build/complaints
 failed=0
 
 as_user() {
@@ -15,10 +16,10 @@ as_user() {
 }
 tool() {
     local name=$1 output
-    if output=$(as_user "$2" 2>&1 </dev/null) && [ -n "$output" ]; then
+    if output=$(as_user "$2" 2>$complaints </dev/null) && [ -n "$output" ]; then
         printf '%s\t%s\n' "$name" "${output%%$'\n'*}" >>$manifest
     else
-        printf 'base image: %s does not work: %s\n' "$name" "$output" >&2
+        printf 'base image: %s does not work: %s\n' "$name" "$output $(cat $complaints)" >&2
         failed=1
     fi
 }
