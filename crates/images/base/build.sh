@@ -7,7 +7,8 @@
 # TARGET  an empty directory that becomes the image's root
 # WORK    holds packages, finish.sh, check.sh and sources.list (deb lines from this machine's own configuration)
 set -euo pipefail
-target=$1 work=$2
+target=$1
+export work=$2
 
 # The settings that let this machine's apt reach its sources (proxy, certificates, date checks) hold for the
 # build as well; finish.sh takes them out of the image again.
@@ -62,7 +63,7 @@ mmdebstrap --mode=root --variant=minbase --format=directory \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/locale/*/LC_MESSAGES/*' \
-    --customize-hook="/bin/sh '$work/inside.sh' \"\$1\" '$work'" \
+    --customize-hook='/bin/sh "$work/inside.sh" "$1" "$work"' \
     bookworm "$target" "$work/sources.list"
 
 # mmdebstrap leaves /dev empty; a sandbox mounts on these.

@@ -31,6 +31,7 @@ for name in bash tar gzip git curl wget jq rg fd zip xz rsync sudo file less flo
     zip) tool $name "zip -v | sed -n 2p" ;;
     stat | find | readlink | base64) tool $name "$name --version" ;;
     sqlite3) tool $name "sqlite3 :memory: 'select sqlite_version()'" ;;
+    zstd) tool $name "zstd -V" ;;
     strace) tool $name "strace -V" ;;
     *) tool $name "$name --version" ;;
     esac

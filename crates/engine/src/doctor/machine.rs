@@ -1,0 +1,142 @@
+//! Checks of the machine: rights, kernel, clock, memory, control groups, gVisor, KVM.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use runtime_host::cgroup::{self, Layout};
+
+use super::Check;
+use crate::prepare::runsc::{RunscError, TESTED};
+use crate::prepare::{EngineChoice, PrepareError, Runsc, kernel, packages};
+
+/// No machine that runs this program has a clock before the program was written.
+const NOT_BEFORE: u64 = 1_767_225_600;
+/// A sandbox of the smallest size, and the server beside it.
+const LEAST_MEMORY_MIB: u64 = 1024;
+
+pub(super) fn rights() -> Check {
+    if rustix::process::geteuid().is_root() {
+        Check::ok("rights", "running as root")
+    } else {
+        Check::problem("rights", PrepareError::NotRoot.to_string(), "sudo runtime doctor")
+    }
+}
+
+pub(super) fn kernel() -> Check {
+    match kernel::check() {
+        Ok(()) => {
+            Check::ok("kernel", format!("Linux {}: btrfs, simple quotas and loop devices are there", kernel::release()))
+        }
+        Err(PrepareError::Kernel { what, fix }) => Check::problem("kernel", what, fix),
+        Err(e) => Check::problem("kernel", e.to_string(), "see the message"),
+    }
+}
+
+pub(super) fn clock() -> Check {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source = source.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned());
+    if now < NOT_BEFORE {
+        let fix = "set it: timedatectl set-ntp true, or date --set";
+        return Check::problem("clock", format!("it says {now} seconds since 1970, which lies in the past"), fix);
+    }
+    Check::ok("clock", format!("sane; clock source {source}"))
+}
+
+pub(super) fn memory() -> Check {
+    match (kernel::memory_mib(), kernel::available_memory_mib()) {
+        (Ok(total), Some(free)) if free >= LEAST_MEMORY_MIB => {
+            Check::ok("memory", format!("{total} MiB, {free} MiB available"))
+        }
+        (Ok(total), Some(free)) => {
+            let fix = format!("free memory: a sandbox and the server want {LEAST_MEMORY_MIB} MiB");
+            Check::problem("memory", format!("{total} MiB, only {free} MiB available"), fix)
+        }
+        _ => Check::problem("memory", "/proc/meminfo cannot be read", "mount -t proc proc /proc"),
+    }
+}
+
+pub(super) fn cgroups() -> Check {
+    match cgroup::detect() {
+        Ok(layout @ Layout::V1 { .. }) => Check::ok("control groups", layout.describe()),
+        Ok(layout @ Layout::V2 { .. }) => {
+            Check::ok("control groups", format!("{}; there the memory limit throttles first", layout.describe()))
+        }
+        Err(e) => Check::problem(
+            "control groups",
+            e.to_string(),
+            "mount them: mount -t cgroup2 none /sys/fs/cgroup; in a container, run it privileged",
+        ),
+    }
+}
+
+/// gVisor runs guest code with ptrace here.
+pub(super) fn ptrace() -> Check {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    match scope.as_deref().map(str::trim) {
+        Some("3") => Check::problem(
+            "ptrace",
+            "forbidden on this machine (yama ptrace_scope 3), and gVisor needs it",
+            "set kernel.yama.ptrace_scope to 2 or less below /etc/sysctl.d and reboot",
+        ),
+        Some(scope) => Check::ok("ptrace", format!("allowed for root (yama ptrace_scope {scope})")),
+        None => Check::ok("ptrace", "allowed (no yama)"),
+    }
+}
+
+pub(super) fn runsc() -> Check {
+    match Runsc::find() {
+        Ok(runsc) if runsc.urpc_tested => {
+            Check::ok("runsc", format!("{} at {}", runsc.version, runsc.path.display()))
+        }
+        Ok(runsc) => Check::note(
+            "runsc",
+            format!(
+                "{} at {} is not the tested release {TESTED}: its control socket is not used, calls take about 20 ms more",
+                runsc.version,
+                runsc.path.display()
+            ),
+        ),
+        Err(e @ (RunscError::Absent | RunscError::TooOld { .. })) => {
+            Check::problem("runsc", e.to_string(), "runtime setup")
+        }
+        Err(e) => Check::problem("runsc", e.to_string(), "apt-get install --reinstall runsc"),
+    }
+}
+
+/// The device's presence proves nothing: only a guest that booted does.
+pub(super) fn kvm() -> Check {
+    if !Path::new("/dev/kvm").exists() {
+        return Check::note("kvm", "no /dev/kvm: microVMs could only be emulated here; gVisor does not need it");
+    }
+    if Path::new("/sys/module/kvm_pvm").exists() {
+        return Check::note(
+            "kvm",
+            "/dev/kvm is there through kvm_pvm, under which stock guest kernels crash; not used. \
+             The microVM engine comes with a later version and will boot a guest to find out",
+        );
+    }
+    Check::note(
+        "kvm",
+        "/dev/kvm is there, which is no proof that a guest runs; not used by gVisor. \
+         The microVM engine comes with a later version and will boot a guest to find out",
+    )
+}
+
+pub(super) fn engine() -> Check {
+    match EngineChoice::Auto.resolve() {
+        Ok(engine) => Check::ok("engine", format!("auto picks {engine}, the only engine of this version")),
+        Err(e) => Check::problem("engine", e.to_string(), "use --engine gvisor"),
+    }
+}
+
+pub(super) fn packages() -> Check {
+    let missing = packages::missing();
+    if missing.is_empty() {
+        let version = packages::btrfs_version().map_or_else(String::new, |(major, minor)| format!(" {major}.{minor}"));
+        return Check::ok("packages", format!("btrfs-progs{version} and mmdebstrap are installed"));
+    }
+    let names: Vec<&str> = missing.iter().map(|w| w.name).collect();
+    Check::problem("packages", format!("missing or too old: {}", names.join(", ")), "runtime setup")
+}

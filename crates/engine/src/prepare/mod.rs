@@ -1,0 +1,138 @@
+//! The host, prepared: what must be true of a machine before a sandbox can run on it.
+//!
+//! [`setup`] makes it true, step by step: rights, kernel, packages, the disk pool, the base image, control groups.
+//! Each step looks first and changes only what is missing, so a second run changes nothing and a run after a crash
+//! goes on where the last one ended. [`open`] is what a starting server calls: it mounts the pool again after a
+//! reboot and otherwise only checks; its errors name the command that repairs.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use runtime_host::btrfs::BtrfsError;
+use runtime_host::cgroup::{self, CgroupError};
+use runtime_host::lock::LockError;
+use runtime_host::loopdev::LoopError;
+
+pub mod base;
+pub mod engine;
+pub mod kernel;
+pub mod packages;
+pub mod pool;
+pub mod progress;
+pub mod runsc;
+mod setup;
+
+pub use base::Base;
+pub use engine::EngineChoice;
+pub use pool::{NoRoom, Pool};
+pub use progress::{Progress, Silent};
+pub use runsc::Runsc;
+pub use setup::{Outcome, SetupOptions, SetupReport, StepReport, setup};
+
+/// The parent of all sandboxes' control groups.
+pub const CGROUP_PARENT: &str = "runtime";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    #[error("not running as root: mounting the disk pool, control groups and gVisor need it; run the command with sudo")]
+    NotRoot,
+    #[error("the {engine} engine is not built yet: microVMs come with a later version; use --engine gvisor or auto")]
+    EngineNotBuilt { engine: EngineChoice },
+    #[error("kernel: {what}; {fix}")]
+    Kernel { what: String, fix: String },
+    #[error("cannot {step} {path}")]
+    Io {
+        step: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("this host is not prepared: {what}; run: {}", setup_command(data_dir))]
+    NotPrepared { what: String, data_dir: PathBuf },
+    #[error("disk pool: {what}")]
+    Pool { what: String },
+    #[error("another setup of this data directory is running")]
+    SetupRunning(#[source] LockError),
+    #[error("packages: `{command}` failed ({status}); it said last:\n{last}")]
+    Command { command: String, status: String, last: String },
+    #[error("packages: {what}")]
+    Packages { what: String },
+    #[error("package sources")]
+    Sources(#[from] runtime_images::apt::AptError),
+    #[error("base image")]
+    Image(#[from] runtime_images::base::BuildError),
+    #[error("disk pool")]
+    Btrfs(#[from] BtrfsError),
+    #[error("disk pool")]
+    Loop(#[from] LoopError),
+    #[error("control groups")]
+    Cgroup(#[from] CgroupError),
+}
+
+/// Everything a driver needs of the machine.
+#[derive(Debug, Clone)]
+pub struct PreparedHost {
+    pub data_dir: PathBuf,
+    pub pool: Pool,
+    pub base: Base,
+    pub runsc: Runsc,
+    pub cgroups: cgroup::Layout,
+    /// `/run/runtime/<hash of the data directory>`: sockets and FIFOs, whose paths must be short.
+    pub run_dir: PathBuf,
+    pub host_memory_mib: u64,
+    pub cores: u32,
+}
+
+/// At the start of a server: mounts the pool again after a reboot, checks, never installs.
+pub fn open(data_dir: &Path) -> Result<PreparedHost, PrepareError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(PrepareError::NotRoot);
+    }
+    let data_dir = make_private_dir(data_dir)?;
+    let missing = |what: String| PrepareError::NotPrepared { what, data_dir: data_dir.clone() };
+    let pool = Pool::open(&data_dir)?.ok_or_else(|| missing("there is no disk pool".into()))?;
+    let base = Base::find(&pool)?.ok_or_else(|| missing("this version's base image has not been built".into()))?;
+    let runsc = Runsc::find().map_err(|e| missing(e.to_string()))?;
+    let cgroups = cgroup::detect()?;
+    cgroups.prepare_parent(CGROUP_PARENT)?;
+    let run_dir = run_dir(&data_dir);
+    make_private_dir(&run_dir)?;
+    Ok(PreparedHost {
+        pool,
+        base,
+        runsc,
+        cgroups,
+        run_dir,
+        host_memory_mib: kernel::memory_mib()?,
+        cores: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        data_dir,
+    })
+}
+
+/// Short whatever the data directory is called: a socket's path may have 107 bytes.
+pub fn run_dir(data_dir: &Path) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, data_dir.as_os_str().as_bytes());
+    let name: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Path::new("/run/runtime").join(name)
+}
+
+/// Makes the directory, its owner's only, and answers its path without links.
+fn make_private_dir(path: &Path) -> Result<PathBuf, PrepareError> {
+    let fail = |step| move |source| PrepareError::Io { step, path: path.to_owned(), source };
+    if !path.is_dir() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(fail("close to others"))?;
+    }
+    fs::canonicalize(path).map_err(fail("find"))
+}
+
+pub(crate) fn setup_command(data_dir: &Path) -> String {
+    if data_dir == Path::new("/var/lib/runtime") {
+        "runtime setup".to_owned()
+    } else {
+        format!("runtime setup --data-dir {}", data_dir.display())
+    }
+}

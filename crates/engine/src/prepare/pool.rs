@@ -1,0 +1,396 @@
+//! The disk pool: one btrfs in the data directory on which every sandbox's disk is a subvolume.
+//!
+//!     DIR/pool.img          a sparse file with the file system in it, loop-mounted at
+//!     DIR/pool/base/<digest>   base images, read-only
+//!     DIR/pool/root/<id>       the disks of sandboxes
+//!     DIR/pool/snap/<id>       frozen copies of disks
+//!
+//! A data directory that already lies on a btrfs with simple quotas uses that one, without a file. (Any other
+//! btrfs is left alone: turning quotas on changes a whole file system that is not ours.)
+//!
+//! The file is as large as the host's disk and takes up what is in it. It may therefore promise more than there
+//! is: [`Pool::room`] is asked before anything grows, so that a full host never reads as a broken disk inside.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use runtime_host::btrfs::{self, BtrfsError, FsId, QuotaMode};
+use runtime_host::loopdev::{self, LoopDevice};
+use runtime_host::mount;
+
+use super::PrepareError;
+
+const IMAGE: &str = "pool.img";
+const MOUNT: &str = "pool";
+const BASE: &str = "base";
+const ROOT: &str = "root";
+const SNAP: &str = "snap";
+const MIB: u64 = 1 << 20;
+
+/// Growth stops when the host has less than this left: the smaller share of the two decides nothing, both hold.
+const MIN_FREE_PERCENT: u64 = 10;
+const MIN_FREE_BYTES: u64 = 5 << 30;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the disk below {path} has {} MiB free, and {} MiB must stay free", free_bytes / MIB, needed_bytes / MIB)]
+pub struct NoRoom {
+    pub path: PathBuf,
+    pub free_bytes: u64,
+    pub needed_bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    fs: FsId,
+    base: OwnedFd,
+    root: OwnedFd,
+    snap: OwnedFd,
+    /// The root of the whole file system, where the data directory is only a part of it.
+    shared: Option<PathBuf>,
+    /// The disks that fill up when the pool does.
+    disks: Vec<PathBuf>,
+}
+
+/// What there is of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The data directory lies on a btrfs that can be used as it is; its root is mounted here.
+    Shared(PathBuf),
+    Mounted,
+    /// The image is there, not mounted: the machine was restarted.
+    Image,
+    Nothing,
+}
+
+impl Found {
+    pub(super) fn look(data_dir: &Path) -> Result<Self, PrepareError> {
+        let at = data_dir.join(MOUNT);
+        let fail = |source| PrepareError::Io { step: "look for the mount of", path: at.clone(), source };
+        if let Some(mounted) = mount::mounted_at(&at).map_err(fail)? {
+            return if mounted.fs_type == "btrfs" {
+                Ok(Self::Mounted)
+            } else {
+                let what = format!("{} has a {} mounted on it, not the pool", at.display(), mounted.fs_type);
+                Err(PrepareError::Pool { what })
+            };
+        }
+        if data_dir.join(IMAGE).is_file() {
+            return Ok(Self::Image);
+        }
+        let holding = mount::mount_holding(data_dir).map_err(fail)?;
+        if let Some(holding) = holding.filter(|m| m.fs_type == "btrfs") {
+            let dir = File::open(data_dir).map_err(fail)?;
+            if btrfs::quota_mode(&btrfs::fs_id(&dir)?) == QuotaMode::Simple {
+                return Ok(Self::Shared(holding.mount_point));
+            }
+        }
+        Ok(Self::Nothing)
+    }
+}
+
+impl Pool {
+    /// Opens what there is, mounting an image that is not mounted. `None` if there is no pool yet.
+    pub fn open(data_dir: &Path) -> Result<Option<Self>, PrepareError> {
+        match Found::look(data_dir)? {
+            Found::Nothing => Ok(None),
+            Found::Shared(root) => Self::open_dir(data_dir, Some(root)).map(Some),
+            Found::Mounted => Self::open_dir(data_dir, None).map(Some),
+            Found::Image => {
+                mount_image(data_dir)?;
+                Self::open_dir(data_dir, None).map(Some)
+            }
+        }
+    }
+
+    /// Opens the pool, and makes its file first if there is none.
+    pub(super) fn create(data_dir: &Path) -> Result<Self, PrepareError> {
+        if Found::look(data_dir)? == Found::Nothing {
+            make_image(data_dir)?;
+        }
+        Self::open(data_dir)?.ok_or_else(|| PrepareError::Pool { what: "it vanished while it was set up".into() })
+    }
+
+    fn open_dir(data_dir: &Path, shared: Option<PathBuf>) -> Result<Self, PrepareError> {
+        let dir = data_dir.join(MOUNT);
+        if shared.is_some() {
+            make_dir(&dir)?;
+        }
+        let top = open_fd(&dir)?;
+        let fs = btrfs::fs_id(&top)?;
+        match btrfs::quota_mode(&fs) {
+            QuotaMode::Simple => {}
+            QuotaMode::Off => btrfs::enable_simple_quota(&top)?,
+            QuotaMode::Full => {
+                let what = format!(
+                    "{0} has full quotas, which make every clone slow; run: btrfs quota disable {0}, then runtime setup",
+                    dir.display()
+                );
+                return Err(PrepareError::Pool { what });
+            }
+        }
+        let mut fds = Vec::new();
+        for name in [BASE, ROOT, SNAP] {
+            make_dir(&dir.join(name))?;
+            fds.push(open_fd(&dir.join(name))?);
+        }
+        let (Some(snap), Some(root), Some(base)) = (fds.pop(), fds.pop(), fds.pop()) else {
+            return Err(PrepareError::Pool { what: "its directories could not be opened".into() });
+        };
+        let disks = disks_below(&dir)?;
+        Ok(Self { inner: Arc::new(Inner { dir, fs, base, root, snap, shared, disks }) })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// The pool whose file system this one is a part of, if it is.
+    pub fn shared_root(&self) -> Option<&Path> {
+        self.inner.shared.as_deref()
+    }
+
+    pub(super) fn base_fd(&self) -> &OwnedFd {
+        &self.inner.base
+    }
+
+    pub(super) fn base_dir(&self) -> PathBuf {
+        self.inner.dir.join(BASE)
+    }
+
+    /// A new disk for sandbox `id`: a clone of the base, never without its limit. One that exists already gets the
+    /// limit and stays as it is, so the step may be repeated.
+    pub fn create_root(&self, id: &str, base: &super::Base, disk_mib: u64) -> Result<PathBuf, BtrfsError> {
+        let source = open_source(&base.path)?;
+        self.clone_into_root(source, id, disk_mib.saturating_mul(MIB))
+    }
+
+    /// The path of a sandbox's disk, if it has one.
+    pub fn root(&self, id: &str) -> Option<PathBuf> {
+        self.open_root(id).ok().map(|_| self.inner.dir.join(ROOT).join(id))
+    }
+
+    /// Deletes a sandbox's disk with everything in it; one that is absent is fine.
+    pub fn delete_root(&self, id: &str) -> Result<(), BtrfsError> {
+        btrfs::delete_subvolume(&self.inner.root, id).map(|_| ())
+    }
+
+    pub fn set_limit(&self, id: &str, disk_mib: u64) -> Result<(), BtrfsError> {
+        let root = self.open_root(id)?;
+        btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, disk_mib.saturating_mul(MIB))
+    }
+
+    /// Bytes the sandbox wrote itself: what it shares with its base is not counted.
+    pub fn usage(&self, id: &str) -> Result<u64, BtrfsError> {
+        btrfs::usage(&self.inner.fs, btrfs::subvolume_id(self.open_root(id)?)?)
+    }
+
+    /// The sandboxes that have a disk.
+    pub fn roots(&self) -> Vec<String> {
+        subvolumes_in(&self.inner.dir.join(ROOT))
+    }
+
+    /// Clones the disk of `from` for a new sandbox `to`, with the same limit.
+    pub fn snapshot_root(&self, from: &str, to: &str) -> Result<PathBuf, BtrfsError> {
+        let source = self.open_root(from)?;
+        let limit = btrfs::limit(&self.inner.fs, btrfs::subvolume_id(&source)?)?;
+        self.clone_into_root(source, to, limit)
+    }
+
+    /// May anything grow? Asked before a create, and by whatever watches the disk.
+    pub fn room(&self) -> Result<(), NoRoom> {
+        for disk in &self.inner.disks {
+            let (total, free) = space(disk).unwrap_or((0, 0));
+            check_room(disk, total, free)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written to the pool so far durable.
+    pub fn sync(&self) -> Result<(), BtrfsError> {
+        btrfs::sync(&self.inner.root)
+    }
+
+    /// Forgets the quota records of deleted disks, which older kernels keep. Not for a shared file system, where
+    /// others' disks are not known.
+    pub fn forget_stale_quotas(&self) -> Result<usize, BtrfsError> {
+        if self.inner.shared.is_some() {
+            return Ok(0);
+        }
+        let mut live = Vec::new();
+        for (dir, names) in [BASE, ROOT, SNAP].map(|n| self.inner.dir.join(n)).iter().map(|d| (d, subvolumes_in(d))) {
+            for name in names {
+                if let Ok(fd) = File::open(dir.join(name)) {
+                    live.push(btrfs::subvolume_id(&fd)?);
+                }
+            }
+        }
+        btrfs::forget_stale_quotas(&self.inner.root, &self.inner.fs, &live)
+    }
+
+    /// Deletes every disk, frozen copy and base image of this data directory.
+    pub fn wipe(&self) -> Result<(), BtrfsError> {
+        for (name, fd) in [(ROOT, &self.inner.root), (SNAP, &self.inner.snap), (BASE, &self.inner.base)] {
+            for entry in subvolumes_in(&self.inner.dir.join(name)) {
+                btrfs::delete_subvolume(fd, &entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmounts the pool of a data directory; the loop device goes with it. Close every [`Pool`] first.
+    pub fn unmount(data_dir: &Path) -> Result<(), PrepareError> {
+        let at = data_dir.join(MOUNT);
+        let fail = |source| PrepareError::Io { step: "unmount", path: at.clone(), source };
+        if mount::mounted_at(&at).map_err(fail)?.is_some() {
+            mount::unmount(&at).map_err(fail)?;
+        }
+        Ok(())
+    }
+
+    fn open_root(&self, id: &str) -> Result<OwnedFd, BtrfsError> {
+        open_below(self.inner.root.as_fd(), id)
+    }
+
+    fn clone_into_root(&self, source: impl AsFd, id: &str, limit: u64) -> Result<PathBuf, BtrfsError> {
+        match btrfs::snapshot(source, &self.inner.root, id, false, Some(limit)) {
+            Ok(()) => {}
+            Err(e) if e.errno() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {
+                let root = self.open_root(id)?;
+                btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, limit)?;
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(self.inner.dir.join(ROOT).join(id))
+    }
+}
+
+/// Total and free bytes of the file system at `path`, as an ordinary program may use them.
+pub fn space(path: &Path) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::statvfs(path)?;
+    let used = stat.f_blocks.saturating_sub(stat.f_bfree);
+    let total = used.saturating_add(stat.f_bavail).saturating_mul(stat.f_frsize);
+    Ok((total, stat.f_bavail.saturating_mul(stat.f_frsize)))
+}
+
+pub(crate) fn check_room(path: &Path, total: u64, free_bytes: u64) -> Result<(), NoRoom> {
+    let needed_bytes = MIN_FREE_BYTES.max(total / 100 * MIN_FREE_PERCENT);
+    if free_bytes < needed_bytes { Err(NoRoom { path: path.to_owned(), free_bytes, needed_bytes }) } else { Ok(()) }
+}
+
+/// The pool's own file system and, below a loop device, the disk that holds its file.
+pub(crate) fn disks_below(dir: &Path) -> Result<Vec<PathBuf>, PrepareError> {
+    let mut disks = vec![dir.to_owned()];
+    let holding = mount::mount_holding(dir)
+        .map_err(|source| PrepareError::Io { step: "look for the mount of", path: dir.to_owned(), source })?;
+    let backing = holding
+        .and_then(|m| m.source.strip_prefix("/dev/").and_then(loopdev::backing_file))
+        .and_then(|file| file.parent().map(Path::to_owned));
+    disks.extend(backing.filter(|parent| parent.is_dir()));
+    Ok(disks)
+}
+
+/// The file gets its name only when the file system in it is complete.
+fn make_image(data_dir: &Path) -> Result<(), PrepareError> {
+    let aside = data_dir.join("pool.img.new");
+    let fail = |step| {
+        let path = aside.clone();
+        move |source| PrepareError::Io { step, path, source }
+    };
+    let (total, _) = space(data_dir).map_err(fail("measure the disk for"))?;
+    let file = File::create(&aside).map_err(fail("make"))?;
+    file.set_len(total / MIB * MIB).map_err(fail("size"))?;
+    let output = std::process::Command::new(super::packages::tool("mkfs.btrfs").unwrap_or_else(|| "mkfs.btrfs".into()))
+        .args(["-q", "-f", "-m", "single", "-d", "single", "-L", "runtime"])
+        .arg(&aside)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(fail("start mkfs.btrfs for"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(PrepareError::Pool { what: format!("mkfs.btrfs {} failed: {said}", aside.display()) });
+    }
+    file.sync_all().map_err(fail("sync"))?;
+    fs::rename(&aside, data_dir.join(IMAGE)).map_err(fail("name"))?;
+    File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(fail("name"))
+}
+
+fn mount_image(data_dir: &Path) -> Result<(), PrepareError> {
+    let image = data_dir.join(IMAGE);
+    let at = data_dir.join(MOUNT);
+    make_dir(&at)?;
+    let device = LoopDevice::attach(&image)?;
+    mount::mount_btrfs(device.path(), &at)
+        .map_err(|source| PrepareError::Io { step: "mount the disk pool at", path: at, source })
+}
+
+fn make_dir(path: &Path) -> Result<(), PrepareError> {
+    match fs::create_dir(path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(PrepareError::Io { step: "make", path: path.to_owned(), source: e })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_fd(path: &Path) -> Result<OwnedFd, PrepareError> {
+    File::open(path)
+        .map(OwnedFd::from)
+        .map_err(|source| PrepareError::Io { step: "open", path: path.to_owned(), source })
+}
+
+fn open_source(path: &Path) -> Result<OwnedFd, BtrfsError> {
+    File::open(path).map(OwnedFd::from).map_err(|source| BtrfsError {
+        step: "open",
+        object: path.display().to_string(),
+        source,
+    })
+}
+
+/// Opens a subvolume by a single name below `dir`.
+fn open_below(dir: std::os::fd::BorrowedFd<'_>, name: &str) -> Result<OwnedFd, BtrfsError> {
+    use rustix::fs::{Mode, OFlags};
+    let fail = |source| BtrfsError { step: "open the disk of", object: name.to_owned(), source };
+    if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+        return Err(fail(io::Error::from(io::ErrorKind::InvalidInput)));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| fail(e.into()))
+}
+
+/// Names of the subvolumes directly in `dir`.
+pub(super) fn subvolumes_in(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| File::open(dir.join(name)).is_ok_and(|fd| btrfs::is_subvolume(&fd).unwrap_or(false)))
+        .collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenth_and_five_gibibytes_must_stay_free() {
+        let gib = 1 << 30;
+        let at = Path::new("/d");
+        assert!(check_room(at, 100 * gib, 11 * gib).is_ok());
+        assert_eq!(check_room(at, 100 * gib, 9 * gib).unwrap_err().needed_bytes / gib, 9);
+        assert!(check_room(at, 20 * gib, 6 * gib).is_ok());
+        assert!(check_room(at, 20 * gib, 4 * gib).is_err());
+        assert!(check_room(at, 0, 0).is_err());
+    }
+}
