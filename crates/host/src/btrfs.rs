@@ -190,7 +190,7 @@ pub fn limit(fs: &FsId, subvolume: u64) -> Result<u64, BtrfsError> {
 
 /// Forgets the quota records of subvolumes that no longer exist; newer kernels do so by themselves. One that still
 /// owns shared extents stays, and is not an error.
-pub fn forget_stale_quotas(dir: impl AsFd, fs: &FsId, live: &[u64]) -> Result<usize, BtrfsError> {
+pub fn forget_stale_quotas(dir: impl AsFd, fs: &FsId) -> Result<usize, BtrfsError> {
     let entries = fs::read_dir(fs.qgroups()).map_err(|e| BtrfsError::new("list quotas of", fs.as_str(), e))?;
     let mut forgotten = 0;
     for entry in entries.flatten() {
@@ -198,7 +198,8 @@ pub fn forget_stale_quotas(dir: impl AsFd, fs: &FsId, live: &[u64]) -> Result<us
         let Some(id) = name.to_str().and_then(|n| n.strip_prefix("0_")).and_then(|n| n.parse::<u64>().ok()) else {
             continue;
         };
-        if id >= FIRST_FREE_OBJECTID && !live.contains(&id) && raw::qgroup_remove(dir.as_fd(), id).is_ok() {
+        let linked = raw::is_linked(dir.as_fd(), id).map_err(|e| BtrfsError::new("look for", id.to_string(), e))?;
+        if id >= FIRST_FREE_OBJECTID && !linked && raw::qgroup_remove(dir.as_fd(), id).is_ok() {
             forgotten += 1;
         }
     }

@@ -87,6 +87,8 @@ fn a_clone_starts_empty_and_ends_at_its_limit() {
     let (more, _) = fill(&fs.path().join("clone/more"), 20 * MIB);
     assert_eq!(more, 20 * MIB, "a raised limit gives room");
     btrfs::sync(&top).unwrap();
+    assert_eq!(btrfs::forget_stale_quotas(&top, &id).unwrap(), 0, "what exists is not stale");
+    assert_eq!(btrfs::limit(&id, clone).unwrap(), 80 * MIB);
     let used = btrfs::usage(&id, clone).unwrap();
     assert!((60 * MIB..=80 * MIB).contains(&used), "used {used}");
 }

@@ -72,7 +72,9 @@ pub async fn build(target: &Path, work: &Path, sources: &[Source], said: &(dyn F
         fs::write(&path, text).map_err(|source| BuildError::Write { path, source })?;
     }
 
-    let mut child = Command::new("unshare")
+    // However this process ends, the build ends with it: it dies with its parent, and its name space with it.
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare"])
         .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["sh", "-c", "exec bash \"$0\" \"$1\" \"$2\" 2>&1"])
         .arg(work.join("build.sh"))
@@ -82,7 +84,7 @@ pub async fn build(target: &Path, work: &Path, sources: &[Source], said: &(dyn F
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|source| BuildError::Start { program: "unshare", source })?;
+        .map_err(|source| BuildError::Start { program: "setpriv", source })?;
 
     let mut last = VecDeque::new();
     if let Some(output) = child.stdout.take() {

@@ -136,3 +136,6 @@ pub(crate) fn setup_command(data_dir: &Path) -> String {
         format!("runtime setup --data-dir {}", data_dir.display())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,9 @@ pub(super) const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const QGROUP_LIMIT_MAX_RFER: u64 = 1;
 const QGROUP_INHERIT_SET_LIMITS: u64 = 1;
 const ROOT_TREE: u64 = 1;
+/// (parent, this, child): an entry from a subvolume to one inside it; and the way back, (child, this, parent).
 const ROOT_REF_KEY: u32 = 156;
+const ROOT_BACKREF_KEY: u32 = 144;
 
 const NONE: u32 = 0;
 const WRITE: u32 = 1;
@@ -224,6 +226,15 @@ pub(super) fn qgroup_limit(dir: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> io::
 
 /// The subvolumes whose entry lies directly in subvolume `id`.
 pub(super) fn child_subvolumes(dir: BorrowedFd<'_>, id: u64) -> io::Result<Vec<u64>> {
+    references(dir, id, ROOT_REF_KEY)
+}
+
+/// Has subvolume `id` an entry anywhere? A deleted one has none, from the moment its name is gone.
+pub(super) fn is_linked(dir: BorrowedFd<'_>, id: u64) -> io::Result<bool> {
+    Ok(!references(dir, id, ROOT_BACKREF_KEY)?.is_empty())
+}
+
+fn references(dir: BorrowedFd<'_>, id: u64, kind: u32) -> io::Result<Vec<u64>> {
     let mut children = Vec::new();
     let mut from = 0u64;
     loop {
@@ -235,8 +246,8 @@ pub(super) fn child_subvolumes(dir: BorrowedFd<'_>, id: u64) -> io::Result<Vec<u
             max_offset: u64::MAX,
             min_transid: 0,
             max_transid: u64::MAX,
-            min_type: ROOT_REF_KEY,
-            max_type: ROOT_REF_KEY,
+            min_type: kind,
+            max_type: kind,
             items: 4096,
             unused: 0,
             unused_more: [0; 4],
