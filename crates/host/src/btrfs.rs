@@ -152,8 +152,8 @@ pub fn set_read_only(subvolume: impl AsFd, read_only: bool) -> Result<(), BtrfsE
 }
 
 pub fn is_read_only(subvolume: impl AsFd) -> Result<bool, BtrfsError> {
-    let flags = raw::get_flags(subvolume.as_fd())
-        .map_err(|e| BtrfsError::new("read the flags of", "the subvolume", e))?;
+    let flags =
+        raw::get_flags(subvolume.as_fd()).map_err(|e| BtrfsError::new("read the flags of", "the subvolume", e))?;
     Ok(flags & raw::SUBVOL_RDONLY != 0)
 }
 
@@ -216,7 +216,8 @@ fn nested(dir: BorrowedFd<'_>, id: u64) -> Result<Vec<u64>, BtrfsError> {
             .map_err(|e| BtrfsError::new("list subvolumes inside", current.to_string(), e))?;
         found.extend(children);
         if found.len() > MAX_NESTED {
-            let too_many = io::Error::new(io::ErrorKind::QuotaExceeded, "more subvolumes inside than one delete handles");
+            let too_many =
+                io::Error::new(io::ErrorKind::QuotaExceeded, "more subvolumes inside than one delete handles");
             return Err(BtrfsError::new("delete subvolume", id.to_string(), too_many));
         }
         let Some(&following) = found.get(next) else { break };

@@ -13,7 +13,12 @@ pub enum LockError {
     #[error("{path} is held by {}", match pid { Some(pid) => format!("process {pid}"), None => "another process".into() })]
     Held { path: PathBuf, pid: Option<u32> },
     #[error("cannot {step} the lock file {path}")]
-    File { step: &'static str, path: PathBuf, #[source] source: io::Error },
+    File {
+        step: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// Held until dropped. The descriptor is close-on-exec, so no helper process inherits the lock.

@@ -86,7 +86,8 @@ fn unescape(text: &str) -> PathBuf {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let digits = bytes.get(at + 1..at + 4).filter(|d| bytes[at] == b'\\' && d.iter().all(|c| (b'0'..b'8').contains(c)));
+        let digits =
+            bytes.get(at + 1..at + 4).filter(|d| bytes[at] == b'\\' && d.iter().all(|c| (b'0'..b'8').contains(c)));
         match digits {
             Some(d) => {
                 out.push(((d[0] - b'0') & 3) << 6 | (d[1] - b'0') << 3 | (d[2] - b'0'));
@@ -107,7 +108,8 @@ mod tests {
 
     #[test]
     fn reads_a_line_with_optional_fields_and_escapes() {
-        let line = r"43 27 0:40 /sub /var/lib/a\040b rw,noatime shared:1 master:2 - btrfs /dev/loop0 rw,subvolid=5,subvol=/";
+        let line =
+            r"43 27 0:40 /sub /var/lib/a\040b rw,noatime shared:1 master:2 - btrfs /dev/loop0 rw,subvolid=5,subvol=/";
         let entry = parse(line).unwrap();
         assert_eq!(entry.root, Path::new("/sub"));
         assert_eq!(entry.mount_point, Path::new("/var/lib/a b"));

@@ -184,9 +184,8 @@ fn parse_paragraphs(text: &str) -> Vec<Source> {
 
 fn paragraph(fields: &[(String, String)]) -> Option<Source> {
     let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
-    let words = |name: &str| -> Vec<String> {
-        field(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
-    };
+    let words =
+        |name: &str| -> Vec<String> { field(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect() };
     if !words("types").iter().any(|t| t == "deb") || field("enabled").is_some_and(|e| e.eq_ignore_ascii_case("no")) {
         return None;
     }

@@ -24,6 +24,8 @@ const DESCRIPTION: [(&str, &str); 5] = [
 /// What the finished image says about itself, below its root.
 pub const MANIFEST: &str = "usr/share/runtime/manifest";
 
+/// Where the build finds its tools, whatever PATH the caller has.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How much of the build's talk an error repeats.
 const LAST_LINES: usize = 25;
 const MAX_LINE: usize = 500;
@@ -65,7 +67,12 @@ pub fn digest() -> String {
 /// Builds the image in `target`, an empty directory, using `work` for files of its own. Each line the build prints
 /// goes to `said`. Nothing it mounts or starts outlives it; dropping the future kills it. What is in `target` after
 /// a failure is rubbish: the caller builds aside and renames.
-pub async fn build(target: &Path, work: &Path, sources: &[Source], said: &(dyn Fn(&str) + Sync)) -> Result<(), BuildError> {
+pub async fn build(
+    target: &Path,
+    work: &Path,
+    sources: &[Source],
+    said: &(dyn Fn(&str) + Sync),
+) -> Result<(), BuildError> {
     let list: String = sources.iter().flat_map(Source::lines).map(|line| line + "\n").collect();
     for (name, text) in DESCRIPTION.into_iter().chain([("sources.list", list.as_str())]) {
         let path = work.join(name);
@@ -80,6 +87,7 @@ pub async fn build(target: &Path, work: &Path, sources: &[Source], said: &(dyn F
         .arg(work.join("build.sh"))
         .arg(target)
         .arg(work)
+        .env("PATH", PATH)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -158,13 +166,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_build_that_fails_says_what_it_said() {
-        let dir = std::env::temp_dir().join(format!("runtime-images-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
         let target = dir.join("target");
         // Not empty: the tool refuses such a target before it fetches anything.
         fs::create_dir_all(target.join("occupied")).unwrap();
-        let error = build(&target, &dir, &[], &|_| {}).await.unwrap_err();
-        fs::remove_dir_all(&dir).unwrap();
+        let error = build(&target, dir, &[], &|_| {}).await.unwrap_err();
         let BuildError::Failed { last, .. } = error else { panic!("expected Failed, got {error:?}") };
         assert!(last.contains("not empty"), "{last}");
     }

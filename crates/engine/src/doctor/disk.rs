@@ -67,7 +67,11 @@ fn base_image(data_dir: &Path, pool: bool) -> Check {
 pub(super) fn room(data_dir: &Path) -> Check {
     // The nearest place that exists: before a setup the data directory need not.
     let Some(place) = data_dir.ancestors().find(|path| path.is_dir()) else {
-        return Check::problem("disk room", "the data directory's path cannot be followed", "give an absolute --data-dir");
+        return Check::problem(
+            "disk room",
+            "the data directory's path cannot be followed",
+            "give an absolute --data-dir",
+        );
     };
     let host = pool::disks_below(place).unwrap_or_else(|_| vec![place.to_owned()]);
     for disk in host {
@@ -78,7 +82,13 @@ pub(super) fn room(data_dir: &Path) -> Check {
                     return Check::problem("disk room", e.to_string(), fix);
                 }
             }
-            Err(e) => return Check::problem("disk room", format!("cannot measure {}: {e}", disk.display()), "see the message"),
+            Err(e) => {
+                return Check::problem(
+                    "disk room",
+                    format!("cannot measure {}: {e}", disk.display()),
+                    "see the message",
+                );
+            }
         }
     }
     match pool::space(place) {

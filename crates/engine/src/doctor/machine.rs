@@ -87,9 +87,7 @@ pub(super) fn ptrace() -> Check {
 
 pub(super) fn runsc() -> Check {
     match Runsc::find() {
-        Ok(runsc) if runsc.urpc_tested => {
-            Check::ok("runsc", format!("{} at {}", runsc.version, runsc.path.display()))
-        }
+        Ok(runsc) if runsc.urpc_tested => Check::ok("runsc", format!("{} at {}", runsc.version, runsc.path.display())),
         Ok(runsc) => Check::note(
             "runsc",
             format!(

@@ -90,3 +90,6 @@ impl fmt::Display for Check {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,10 +20,13 @@ pub(super) fn listen(data_dir: &Path, listen: &str) -> Check {
     }
     match TcpListener::bind(listen) {
         Ok(_) => match ours {
-            Some((pid, Some(address))) => {
-                Check::ok(NAME, format!("{listen} is free; this data directory's server (process {pid}) is at {address}"))
+            Some((pid, Some(address))) => Check::ok(
+                NAME,
+                format!("{listen} is free; this data directory's server (process {pid}) is at {address}"),
+            ),
+            Some((pid, None)) => {
+                Check::note(NAME, format!("{listen} is free, but process {pid} holds the data directory"))
             }
-            Some((pid, None)) => Check::note(NAME, format!("{listen} is free, but process {pid} holds the data directory")),
             None => Check::ok(NAME, format!("{listen} is free")),
         },
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => Check::problem(

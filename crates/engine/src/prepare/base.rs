@@ -34,8 +34,11 @@ impl Base {
         if !is_finished(&neighbour) {
             return Ok(None);
         }
-        let source = File::open(&neighbour)
-            .map_err(|source| PrepareError::Io { step: "open the base image", path: neighbour, source })?;
+        let source = File::open(&neighbour).map_err(|source| PrepareError::Io {
+            step: "open the base image",
+            path: neighbour,
+            source,
+        })?;
         match btrfs::snapshot(&source, pool.base_fd(), &digest, true, None) {
             Ok(()) => {}
             Err(e) if e.errno() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {}
@@ -97,7 +100,8 @@ pub(super) fn unfinished(pool: &Pool) -> Vec<String> {
 }
 
 fn is_finished(path: &Path) -> bool {
-    File::open(path).is_ok_and(|fd| btrfs::is_subvolume(&fd).unwrap_or(false) && btrfs::is_read_only(&fd).unwrap_or(false))
+    File::open(path)
+        .is_ok_and(|fd| btrfs::is_subvolume(&fd).unwrap_or(false) && btrfs::is_read_only(&fd).unwrap_or(false))
 }
 
 /// A directory in the data directory for the files of one step: gone with it, or emptied by the next setup.

@@ -43,9 +43,9 @@ pub fn has_filesystem(name: &str) -> bool {
         return true;
     }
     let modules = Path::new("/lib/modules").join(release());
-    ["modules.dep", "modules.builtin"].iter().any(|index| {
-        fs::read_to_string(modules.join(index)).is_ok_and(|text| text.contains(&format!("/{name}.ko")))
-    })
+    ["modules.dep", "modules.builtin"]
+        .iter()
+        .any(|index| fs::read_to_string(modules.join(index)).is_ok_and(|text| text.contains(&format!("/{name}.ko"))))
 }
 
 pub fn memory_mib() -> Result<u64, PrepareError> {

@@ -36,7 +36,9 @@ pub const CGROUP_PARENT: &str = "runtime";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    #[error("not running as root: mounting the disk pool, control groups and gVisor need it; run the command with sudo")]
+    #[error(
+        "not running as root: mounting the disk pool, control groups and gVisor need it; run the command with sudo"
+    )]
     NotRoot,
     #[error("the {engine} engine is not built yet: microVMs come with a later version; use --engine gvisor or auto")]
     EngineNotBuilt { engine: EngineChoice },

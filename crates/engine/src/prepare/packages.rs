@@ -4,7 +4,6 @@
 //! from the configured Debian source and used for this one call only, with package lists of its own: the machine's
 //! configuration is not changed. Nothing is ever downgraded or removed.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -44,12 +43,11 @@ pub fn missing() -> Vec<Wanted> {
     wanted
 }
 
-/// A program by name, also where root's PATH is an ordinary user's.
+/// A program of the system by name. A fixed list, because PATH may be an ordinary user's under sudo or su.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"].map(PathBuf::from))
-        .map(|dir| dir.join(name))
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+        .map(|dir| Path::new(dir).join(name))
+        .into_iter()
         .find(|path| path.is_file())
 }
 

@@ -277,8 +277,11 @@ pub(crate) fn check_room(path: &Path, total: u64, free_bytes: u64) -> Result<(),
 /// The pool's own file system and, below a loop device, the disk that holds its file.
 pub(crate) fn disks_below(dir: &Path) -> Result<Vec<PathBuf>, PrepareError> {
     let mut disks = vec![dir.to_owned()];
-    let holding = mount::mount_holding(dir)
-        .map_err(|source| PrepareError::Io { step: "look for the mount of", path: dir.to_owned(), source })?;
+    let holding = mount::mount_holding(dir).map_err(|source| PrepareError::Io {
+        step: "look for the mount of",
+        path: dir.to_owned(),
+        source,
+    })?;
     let backing = holding
         .and_then(|m| m.source.strip_prefix("/dev/").and_then(loopdev::backing_file))
         .and_then(|file| file.parent().map(Path::to_owned));
@@ -316,8 +319,11 @@ fn mount_image(data_dir: &Path) -> Result<(), PrepareError> {
     let at = data_dir.join(MOUNT);
     make_dir(&at)?;
     let device = LoopDevice::attach(&image)?;
-    mount::mount_btrfs(device.path(), &at)
-        .map_err(|source| PrepareError::Io { step: "mount the disk pool at", path: at, source })
+    mount::mount_btrfs(device.path(), &at).map_err(|source| PrepareError::Io {
+        step: "mount the disk pool at",
+        path: at,
+        source,
+    })
 }
 
 fn make_dir(path: &Path) -> Result<(), PrepareError> {
@@ -330,9 +336,11 @@ fn make_dir(path: &Path) -> Result<(), PrepareError> {
 }
 
 fn open_fd(path: &Path) -> Result<OwnedFd, PrepareError> {
-    File::open(path)
-        .map(OwnedFd::from)
-        .map_err(|source| PrepareError::Io { step: "open", path: path.to_owned(), source })
+    File::open(path).map(OwnedFd::from).map_err(|source| PrepareError::Io {
+        step: "open",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn open_source(path: &Path) -> Result<OwnedFd, BtrfsError> {

@@ -54,9 +54,8 @@ impl Runsc {
 /// The version and the date in it: `runsc version 0.0~20240729.0`, upstream `release-20240729.0`.
 fn parse(text: &str) -> Option<(&str, &str)> {
     let version = text.lines().find_map(|line| line.strip_prefix("runsc version "))?.trim();
-    let date = version
-        .split(|c: char| !c.is_ascii_digit())
-        .find(|digits| digits.len() == 8 && digits.starts_with("20"))?;
+    let date =
+        version.split(|c: char| !c.is_ascii_digit()).find(|digits| digits.len() == 8 && digits.starts_with("20"))?;
     Some((version, date))
 }
 

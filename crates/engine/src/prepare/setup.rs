@@ -161,7 +161,8 @@ impl Run<'_> {
         if missing.is_empty() {
             let runsc = Runsc::find().map_err(|e| PrepareError::Packages { what: e.to_string() })?;
             if !runsc.urpc_tested {
-                let note = format!("runsc {} is not the tested release; sandboxes start a little slower", runsc.version);
+                let note =
+                    format!("runsc {} is not the tested release; sandboxes start a little slower", runsc.version);
                 self.progress.note(&note);
             }
             return Ok(Outcome::Already(format!("runsc {}, mmdebstrap, btrfs-progs", runsc.version)));

@@ -165,11 +165,7 @@ pub(super) fn subvol_create(dir: BorrowedFd<'_>, args: &VolArgs) -> io::Result<(
     unsafe { call(dir, number(WRITE, 24, size_of::<VolArgs>()), std::ptr::from_ref(args).cast_mut()) }
 }
 
-pub(super) fn snap_create(
-    dir: BorrowedFd<'_>,
-    args: &mut VolArgs,
-    inherit: Option<&QgroupInherit>,
-) -> io::Result<()> {
+pub(super) fn snap_create(dir: BorrowedFd<'_>, args: &mut VolArgs, inherit: Option<&QgroupInherit>) -> io::Result<()> {
     if let Some(inherit) = inherit {
         args.flags |= SUBVOL_QGROUP_INHERIT;
         args.inherit_size = size_of::<QgroupInherit>() as u64;

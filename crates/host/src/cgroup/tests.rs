@@ -93,6 +93,9 @@ fn running_out_of_memory_is_reported_and_survived() {
         assert!(child.try_wait().unwrap().is_none());
         group.0.set_memory_limit(256 << 20).unwrap();
         assert!(child.wait().unwrap().success());
+    } else {
+        group.0.kill_all().unwrap();
+        child.wait().unwrap();
     }
 }
 

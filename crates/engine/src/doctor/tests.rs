@@ -1,0 +1,35 @@
+use super::*;
+
+fn status(report: &Report, name: &str) -> Status {
+    report.checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}")).status
+}
+
+#[test]
+fn an_unprepared_directory_has_problems_each_with_its_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("not/yet/there");
+    let report = run(&Options { data_dir: data_dir.clone(), listen: "127.0.0.1:0".into() });
+    assert!(!report.healthy());
+    assert!(!dir.path().join("not").exists(), "a doctor only looks");
+    for name in ["disk pool", "base image"] {
+        assert_eq!(status(&report, name), Status::Problem, "{name}");
+    }
+    for check in &report.checks {
+        assert!(!check.detail.is_empty(), "{}", check.name);
+        assert_eq!(check.fix.is_some(), check.status == Status::Problem, "{}", check.name);
+    }
+    let pool = report.checks.iter().find(|check| check.name == "disk pool").unwrap();
+    assert_eq!(pool.fix.as_deref(), Some(format!("runtime setup --data-dir {}", data_dir.display()).as_str()));
+    assert!(pool.to_string().starts_with("problem disk pool: "));
+}
+
+#[test]
+fn the_machine_under_test_is_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = run(&Options { data_dir: dir.path().into(), listen: "127.0.0.1:0".into() });
+    for name in ["rights", "kernel", "clock", "memory", "control groups", "ptrace", "engine", "loop devices", "address"]
+    {
+        assert_eq!(status(&report, name), Status::Ok, "{name}");
+    }
+    assert_eq!(status(&report, "kvm"), Status::Note);
+}
