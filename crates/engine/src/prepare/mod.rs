@@ -23,6 +23,7 @@ pub mod pool;
 pub mod progress;
 pub mod runsc;
 mod setup;
+mod spare;
 
 pub use base::Base;
 pub use engine::EngineChoice;

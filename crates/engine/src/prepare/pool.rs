@@ -21,7 +21,8 @@ use runtime_host::btrfs::{self, BtrfsError, FsId, QuotaMode};
 use runtime_host::loopdev::{self, LoopDevice};
 use runtime_host::mount;
 
-use super::PrepareError;
+use super::spare::{self, Taken};
+use super::{Base, PrepareError};
 
 const IMAGE: &str = "pool.img";
 const MOUNT: &str = "pool";
@@ -106,7 +107,9 @@ impl Pool {
             Found::Mounted => Self::open_dir(data_dir, None).map(Some),
             Found::Image => {
                 mount_image(data_dir)?;
-                Self::open_dir(data_dir, None).map(Some)
+                let pool = Self::open_dir(data_dir, None)?;
+                pool.discard_spares()?;
+                Ok(Some(pool))
             }
         }
     }
@@ -168,9 +171,15 @@ impl Pool {
 
     /// A new disk for sandbox `id`: a clone of the base, never without its limit. One that exists already gets the
     /// limit and stays as it is, so the step may be repeated.
-    pub fn create_root(&self, id: &str, base: &super::Base, disk_mib: u64) -> Result<PathBuf, BtrfsError> {
-        let source = open_source(&base.path)?;
-        self.clone_into_root(source, id, disk_mib.saturating_mul(MIB))
+    pub fn create_root(&self, id: &str, base: &Base, disk_mib: u64) -> Result<PathBuf, BtrfsError> {
+        check_id(id)?;
+        let limit = disk_mib.saturating_mul(MIB);
+        match self.take_spare(base, id, limit)? {
+            Taken::Yes => {}
+            Taken::NoneReady => return self.clone_into_root(open_source(&base.path)?, id, limit),
+            Taken::Exists => self.limit_root(id, limit)?,
+        }
+        Ok(self.inner.dir.join(ROOT).join(id))
     }
 
     /// The path of a sandbox's disk, if it has one.
@@ -180,12 +189,12 @@ impl Pool {
 
     /// Deletes a sandbox's disk with everything in it; one that is absent is fine.
     pub fn delete_root(&self, id: &str) -> Result<(), BtrfsError> {
+        check_id(id)?;
         btrfs::delete_subvolume(&self.inner.root, id).map(|_| ())
     }
 
     pub fn set_limit(&self, id: &str, disk_mib: u64) -> Result<(), BtrfsError> {
-        let root = self.open_root(id)?;
-        btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, disk_mib.saturating_mul(MIB))
+        self.limit_root(id, disk_mib.saturating_mul(MIB))
     }
 
     /// Bytes the sandbox wrote itself: what it shares with its base is not counted.
@@ -195,7 +204,21 @@ impl Pool {
 
     /// The sandboxes that have a disk.
     pub fn roots(&self) -> Vec<String> {
+        self.all_roots().into_iter().filter(|name| !name.starts_with(spare::PREFIX)).collect()
+    }
+
+    /// Spares as well.
+    pub(super) fn all_roots(&self) -> Vec<String> {
         subvolumes_in(&self.inner.dir.join(ROOT))
+    }
+
+    pub(super) fn root_fd(&self) -> &OwnedFd {
+        &self.inner.root
+    }
+
+    pub(super) fn limit_root(&self, id: &str, bytes: u64) -> Result<(), BtrfsError> {
+        let root = self.open_root(id)?;
+        btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, bytes)
     }
 
     /// Clones the disk of `from` for a new sandbox `to`, with the same limit.
@@ -249,12 +272,10 @@ impl Pool {
     }
 
     fn clone_into_root(&self, source: impl AsFd, id: &str, limit: u64) -> Result<PathBuf, BtrfsError> {
+        check_id(id)?;
         match btrfs::snapshot(source, &self.inner.root, id, false, Some(limit)) {
             Ok(()) => {}
-            Err(e) if e.errno() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {
-                let root = self.open_root(id)?;
-                btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, limit)?;
-            }
+            Err(e) if e.errno() == Some(rustix::io::Errno::EXIST.raw_os_error()) => self.limit_root(id, limit)?,
             Err(e) => return Err(e),
         }
         Ok(self.inner.dir.join(ROOT).join(id))
@@ -343,7 +364,7 @@ fn open_fd(path: &Path) -> Result<OwnedFd, PrepareError> {
     })
 }
 
-fn open_source(path: &Path) -> Result<OwnedFd, BtrfsError> {
+pub(super) fn open_source(path: &Path) -> Result<OwnedFd, BtrfsError> {
     File::open(path).map(OwnedFd::from).map_err(|source| BtrfsError {
         step: "open",
         object: path.display().to_string(),
@@ -354,12 +375,19 @@ fn open_source(path: &Path) -> Result<OwnedFd, BtrfsError> {
 /// Opens a subvolume by a single name below `dir`.
 fn open_below(dir: std::os::fd::BorrowedFd<'_>, name: &str) -> Result<OwnedFd, BtrfsError> {
     use rustix::fs::{Mode, OFlags};
+    check_id(name)?;
     let fail = |source| BtrfsError { step: "open the disk of", object: name.to_owned(), source };
-    if name.is_empty() || name == "." || name == ".." || name.contains('/') {
-        return Err(fail(io::Error::from(io::ErrorKind::InvalidInput)));
-    }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| fail(e.into()))
+}
+
+/// One file name, and none of ours.
+fn check_id(id: &str) -> Result<(), BtrfsError> {
+    if id.is_empty() || id.starts_with('.') || id.contains(['/', '\0']) {
+        let source = io::Error::from(io::ErrorKind::InvalidInput);
+        return Err(BtrfsError { step: "use as the name of a disk", object: id.to_owned(), source });
+    }
+    Ok(())
 }
 
 /// Names of the subvolumes directly in `dir`.

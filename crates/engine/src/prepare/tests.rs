@@ -88,10 +88,46 @@ fn disks_are_clones_with_limits_of_their_own() {
 }
 
 #[test]
+fn spares_are_taken_once_and_not_kept_over_a_mount() {
+    let (own, pool) = OwnPool::new();
+    let base = small_base(&pool);
+    assert_eq!(pool.prepare_spares(&base, 3).unwrap(), 3);
+    assert_eq!(pool.prepare_spares(&base, 3).unwrap(), 0);
+    assert_eq!(pool.roots(), Vec::<String>::new(), "a spare is nobody's disk");
+
+    // More callers than spares, all at once: each gets a disk of its own, with its limit.
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let (pool, base) = (&pool, &base);
+            scope.spawn(move || {
+                let root = pool.create_root(&format!("r{n}"), base, 30).unwrap();
+                fs::write(root.join("mine"), n.to_string()).unwrap();
+            });
+        }
+    });
+    assert_eq!(pool.roots().len(), 8);
+    assert_eq!(pool.spares(&base), Vec::<String>::new());
+    for n in 0..8 {
+        let root = pool.root(&format!("r{n}")).unwrap();
+        assert_eq!(fs::read_to_string(root.join("mine")).unwrap(), n.to_string());
+        assert_eq!(fill(&root.join("new"), 40), Err(rustix::io::Errno::DQUOT.raw_os_error()), "r{n}");
+    }
+
+    pool.prepare_spares(&base, 1).unwrap();
+    assert!(pool.create_root("r0", &base, 50).unwrap().join("mine").exists(), "repeating keeps what is there");
+    assert_eq!(pool.spares(&base).len(), 1);
+    drop(pool);
+    Pool::unmount(own.path()).unwrap();
+    let pool = Pool::open(own.path()).unwrap().unwrap();
+    assert_eq!(pool.spares(&base), Vec::<String>::new());
+    assert_eq!(pool.roots().len(), 8);
+}
+
+#[test]
 fn ids_cannot_lead_out_of_the_pool() {
     let (_own, pool) = OwnPool::new();
     let base = small_base(&pool);
-    for id in ["", ".", "..", "../base/small", "a/b", "/etc", "a\0b"] {
+    for id in ["", ".", "..", ".spare-x", "../base/small", "a/b", "/etc", "a\0b"] {
         assert!(pool.create_root(id, &base, 10).is_err(), "{id:?}");
         assert!(pool.delete_root(id).is_err(), "{id:?}");
         assert!(pool.set_limit(id, 10).is_err(), "{id:?}");
