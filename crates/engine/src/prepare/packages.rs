@@ -38,7 +38,7 @@ pub fn missing() -> Vec<Wanted> {
         wanted.push(Wanted { name: "btrfs-progs", why: "makes the disk pool", backports: true });
     }
     if matches!(Runsc::find(), Err(RunscError::Absent | RunscError::TooOld { .. })) {
-        wanted.push(Wanted { name: "runsc", why: "gVisor: the kernel each sandbox runs on", backports: true });
+        wanted.push(Wanted { name: "runsc", why: "is gVisor, the kernel each sandbox runs on", backports: true });
     }
     wanted
 }

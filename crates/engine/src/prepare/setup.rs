@@ -173,7 +173,7 @@ impl Run<'_> {
             return Ok(Outcome::Would(format!("install {names}")));
         }
         for wanted in &missing {
-            self.progress.note(&format!("{} is missing or too old: it {}", wanted.name, wanted.why));
+            self.progress.note(&format!("{} is missing or too old; it {}", wanted.name, wanted.why));
         }
         packages::install(&self.options.data_dir, &missing, self.progress).await?;
         Ok(Outcome::Changed(format!("installed {names}")))
