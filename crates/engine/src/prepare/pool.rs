@@ -89,7 +89,9 @@ impl Found {
         }
         let holding = mount::mount_holding(data_dir).map_err(fail)?;
         if let Some(holding) = holding.filter(|m| m.fs_type == "btrfs") {
-            let dir = File::open(data_dir).map_err(fail)?;
+            // Before the first setup the directory itself need not exist.
+            let there = data_dir.ancestors().find(|path| path.is_dir()).unwrap_or(data_dir);
+            let dir = File::open(there).map_err(fail)?;
             if btrfs::quota_mode(&btrfs::fs_id(&dir)?) == QuotaMode::Simple {
                 return Ok(Self::Shared(holding.mount_point));
             }
@@ -319,6 +321,11 @@ fn make_image(data_dir: &Path) -> Result<(), PrepareError> {
     };
     let (total, _) = space(data_dir).map_err(fail("measure the disk for"))?;
     let file = File::create(&aside).map_err(fail("make"))?;
+    if btrfs::is_btrfs(&file).map_err(fail("look at"))? {
+        // Copy-on-write below copy-on-write would break every block into pieces.
+        let flags = rustix::fs::ioctl_getflags(&file).map_err(|e| fail("look at")(e.into()))?;
+        rustix::fs::ioctl_setflags(&file, flags | rustix::fs::IFlags::NOCOW).map_err(|e| fail("mark")(e.into()))?;
+    }
     file.set_len(total / MIB * MIB).map_err(fail("size"))?;
     let output = std::process::Command::new(super::packages::tool("mkfs.btrfs").unwrap_or_else(|| "mkfs.btrfs".into()))
         .args(["-q", "-f", "-m", "single", "-d", "single", "-L", "runtime"])

@@ -222,6 +222,7 @@ async fn setup_changes_what_is_missing_and_then_nothing() {
     let looked = setup(options(true), &Silent).await.unwrap();
     assert!(!looked.ready() && !looked.changed());
     assert!(!data_dir.exists(), "looking makes nothing");
+    assert!(!looked.steps.iter().any(|step| matches!(step.outcome, Outcome::Blocked(_))), "{looked:?}");
 
     let notes = Notes::default();
     let first = setup(options(false), &notes).await.unwrap();
@@ -274,4 +275,33 @@ async fn two_setups_of_one_directory_do_not_run_at_once() {
     let _held = runtime_host::lock::Lock::acquire(&dir.path().join("setup.lock")).unwrap();
     let options = SetupOptions { data_dir: dir.path().into(), engine: EngineChoice::Gvisor, check_only: false };
     assert!(matches!(setup(options, &Silent).await, Err(PrepareError::SetupRunning(_))));
+}
+
+/// A btrfs that is not ours keeps its settings: the pool is a file on it, as on any other file system.
+#[test]
+fn a_btrfs_without_simple_quotas_is_left_alone() {
+    let outer = tempfile::tempdir().unwrap();
+    let image = outer.path().join("image");
+    File::create(&image).unwrap().set_len(20 << 30).unwrap();
+    let made =
+        std::process::Command::new(packages::tool("mkfs.btrfs").unwrap()).arg("-q").arg(&image).status().unwrap();
+    assert!(made.success());
+    let at = outer.path().join("disk");
+    fs::create_dir(&at).unwrap();
+    let device = loopdev::LoopDevice::attach(&image).unwrap();
+    mount::mount_btrfs(device.path(), &at).unwrap();
+    drop(device);
+
+    let data_dir = at.join("data");
+    fs::create_dir(&data_dir).unwrap();
+    let result = std::panic::catch_unwind(|| {
+        let pool = Pool::create(&data_dir).unwrap();
+        assert!(data_dir.join("pool.img").is_file());
+        assert!(pool.shared_root().is_none());
+        let id = btrfs::fs_id(File::open(&data_dir).unwrap()).unwrap();
+        assert_eq!(btrfs::quota_mode(&id), btrfs::QuotaMode::Off);
+    });
+    Pool::unmount(&data_dir).unwrap();
+    mount::unmount(&at).unwrap();
+    result.unwrap();
 }
