@@ -2,6 +2,8 @@
 
 pub mod btrfs;
 pub mod cgroup;
+pub mod fifo;
 pub mod lock;
 pub mod loopdev;
 pub mod mount;
+pub mod process;

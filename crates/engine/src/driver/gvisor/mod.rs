@@ -1,0 +1,299 @@
+//! gVisor: a kernel in user space, started by `runsc`, that needs root and no KVM.
+//!
+//! The server lays out a directory for the sandbox and starts a shim ([`crate::shim`]) with a listening socket in its
+//! hand, so that the server can connect at once and simply read until the shim says how it went. From then on the shim's
+//! socket is the only tie: it ends or breaks, and the machine has ended or its shim has.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use newtype_uuid::GenericUuid;
+use runtime_host::cgroup::Layout;
+use runtime_host::fifo;
+use runtime_model::SandboxId;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+
+use super::{Booted, Driver, DriverError, Plan};
+use crate::agent_file::AgentFile;
+use crate::shim::wire::Say;
+use crate::shim::{SUBCOMMAND, Spec};
+
+mod bundle;
+mod clean;
+mod machine;
+pub(crate) mod record;
+pub(crate) mod runsc;
+pub(crate) mod urpc;
+
+use machine::{GvisorMachine, Tie};
+use record::Machine;
+use runsc::Runsc;
+
+/// Names in a sandbox's run directory.
+pub(crate) mod paths {
+    pub(crate) const TO_GUEST: &str = "in";
+    pub(crate) const FROM_GUEST: &str = "out";
+    /// The standard error of the guest's first process.
+    pub(crate) const COMPLAINTS: &str = "err";
+    pub(crate) const SOCKET: &str = "s";
+    pub(crate) const SPEC: &str = "shim.json";
+    pub(crate) const BUNDLE: &str = "bundle";
+    pub(crate) const LOG: &str = "log";
+}
+
+/// A start that takes longer than this will not come.
+const START_LIMIT: Duration = Duration::from_secs(90);
+/// A shim that an earlier server left in the middle of a start.
+const ADOPT_LIMIT: Duration = Duration::from_secs(6);
+
+/// Where things of one sandbox lie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Places {
+    /// Sockets and pipes; gone after a reboot. Its path is short.
+    pub(crate) run_dir: PathBuf,
+    /// Records; in the data directory.
+    pub(crate) machine_dir: PathBuf,
+}
+
+#[derive(Debug)]
+pub struct GvisorOptions {
+    pub runsc: crate::prepare::Runsc,
+    pub data_dir: PathBuf,
+    /// Short: socket paths have 107 bytes.
+    pub run_dir: PathBuf,
+    pub cgroups: Layout,
+    pub cgroup_parent: String,
+    /// The program whose [`SUBCOMMAND`] is [`crate::shim::shim_main`].
+    pub program: PathBuf,
+    pub agent: AgentFile,
+}
+
+#[derive(Debug, Clone)]
+pub struct Gvisor {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    runsc: Runsc,
+    /// Use the control socket, not the command line.
+    direct: bool,
+    options: GvisorOptions,
+    /// Groups of this data directory begin with it: the parent is shared with others.
+    cgroup_prefix: String,
+}
+
+impl Gvisor {
+    pub fn open(options: GvisorOptions) -> Result<Self, DriverError> {
+        let root = options.run_dir.join("runsc");
+        make_dir(&root)?;
+        make_dir(&options.data_dir.join("sandboxes"))?;
+        let name = options.run_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let runsc = Runsc { path: options.runsc.path.clone(), root };
+        let direct = options.runsc.urpc_tested;
+        if !direct {
+            let version = &options.runsc.version;
+            tracing::warn!(%version, "this runsc is not the tested one: its command line is used, which is slower");
+        }
+        Ok(Self { inner: Arc::new(Inner { runsc, direct, options, cgroup_prefix: format!("{name}-") }) })
+    }
+}
+
+impl Inner {
+    fn places(&self, id: SandboxId) -> Places {
+        let name = host_name(id);
+        Places {
+            run_dir: self.options.run_dir.join(&name),
+            machine_dir: self.options.data_dir.join("sandboxes").join(&name),
+        }
+    }
+
+    fn cgroup(&self, id: SandboxId) -> String {
+        format!("{}{}", self.cgroup_prefix, host_name(id))
+    }
+
+    /// Everything a shim finds when it starts. Returns its socket.
+    fn lay_out(&self, plan: &Plan) -> Result<OwnedFd, DriverError> {
+        let places = self.places(plan.id);
+        make_dir(&places.machine_dir)?;
+        make_dir(&places.run_dir)?;
+        let bundle_dir = places.run_dir.join(paths::BUNDLE);
+        make_dir(&bundle_dir)?;
+        for name in [paths::TO_GUEST, paths::FROM_GUEST, paths::COMPLAINTS] {
+            let path = places.run_dir.join(name);
+            fifo::make(&path).map_err(|e| DriverError::new("make the pipe", path.display(), e))?;
+        }
+        let cgroup = self.cgroup(plan.id);
+        let bundle = bundle::Bundle::new(&bundle::Parts {
+            root: &plan.root,
+            hostname: &plan.identity.hostname,
+            agent: self.options.agent.path(),
+            cgroups_path: format!("/{}/{cgroup}", self.options.cgroup_parent),
+            limits: &plan.limits,
+        });
+        write_file(&bundle_dir.join("config.json"), &bundle)?;
+        let spec = Spec {
+            id: host_name(plan.id),
+            runsc: self.runsc.clone(),
+            direct: self.direct,
+            cgroup_parent: self.options.cgroup_parent.clone(),
+            cgroup,
+            agent: self.options.agent.digest().to_owned(),
+            identity: plan.identity.clone(),
+            adopt: false,
+            places,
+        };
+        self.listen(&spec)
+    }
+
+    /// Writes down what the next shim is to do, and makes its socket.
+    fn listen(&self, spec: &Spec) -> Result<OwnedFd, DriverError> {
+        write_file(&spec.places.run_dir.join(paths::SPEC), spec)?;
+        let path = spec.places.run_dir.join(paths::SOCKET);
+        let fail = |e| DriverError::new("make the socket", path.display(), e);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+            _ => {}
+        }
+        std::os::unix::net::UnixListener::bind(&path).map(OwnedFd::from).map_err(fail)
+    }
+
+    /// Starts a shim on that socket and connects to it. The connection waits in the socket's queue until it is accepted.
+    async fn start_shim(&self, run_dir: &Path, socket: OwnedFd) -> Result<Tie, DriverError> {
+        let mut command = tokio::process::Command::new(&self.options.program);
+        command.arg(SUBCOMMAND).arg(run_dir).current_dir("/");
+        command.env_clear().stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command
+            .spawn()
+            .map_err(|e| DriverError::new("start the shim by", self.options.program.display(), e))?;
+        let path = run_dir.join(paths::SOCKET);
+        let stream = UnixStream::connect(&path)
+            .await
+            .map_err(|e| DriverError::new("connect to the shim at", path.display(), e))?;
+        Ok(Tie::new(stream, Some(child)))
+    }
+
+    /// Puts a new shim beside a machine whose own is gone. `None` if the machine is gone too.
+    async fn replace_shim(&self, id: SandboxId) -> Result<Option<Tie>, DriverError> {
+        let places = self.places(id);
+        let Some(machine) = self.living_machine(&places) else { return Ok(None) };
+        let spec = Spec {
+            id: host_name(id),
+            runsc: self.runsc.clone(),
+            direct: machine.direct,
+            cgroup_parent: self.options.cgroup_parent.clone(),
+            cgroup: machine.cgroup,
+            agent: machine.agent,
+            identity: machine.identity,
+            adopt: true,
+            places: places.clone(),
+        };
+        let socket = self.listen(&spec)?;
+        self.start_shim(&places.run_dir, socket).await.map(Some)
+    }
+
+    fn living_machine(&self, places: &Places) -> Option<Machine> {
+        let machine: Machine = record::read(&places.machine_dir.join(record::MACHINE))?;
+        let same_boot = runtime_host::process::boot_id().is_ok_and(|boot| boot == machine.boot_id);
+        let alive = runtime_host::process::ProcessId::from(machine.sentry).is_alive();
+        (same_boot && alive).then_some(machine)
+    }
+}
+
+#[async_trait]
+impl Driver for Gvisor {
+    fn name(&self) -> &'static str {
+        "gvisor"
+    }
+
+    async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError> {
+        let (id, places) = (plan.id, self.inner.places(plan.id));
+        let identity = plan.identity.clone();
+        let started = async {
+            let inner = self.inner.clone();
+            let socket = blocking(move || inner.lay_out(&plan)).await?;
+            let mut tie = self.inner.start_shim(&places.run_dir, socket).await?;
+            match tokio::time::timeout(START_LIMIT, tie.next()).await {
+                Ok(Some(Say::Running { create_ms, start_ms })) => {
+                    tracing::debug!(sandbox = %id, create_ms, start_ms, "sandbox process started");
+                    Ok(tie)
+                }
+                Ok(Some(Say::Ended(end))) => Err(DriverError::new("start sandbox", id, end.cause)),
+                Ok(_) => Err(DriverError::new("start sandbox", id, "its shim ended without a word")),
+                Err(_) => Err(DriverError::new("start sandbox", id, "its shim did not finish in time")),
+            }
+        };
+        match started.await {
+            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, tie)?)),
+            Err(error) => {
+                self.clean(id).await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError> {
+        let places = self.inner.places(id);
+        let tie = match UnixStream::connect(places.run_dir.join(paths::SOCKET)).await {
+            Ok(stream) => Some(Tie::new(stream, None)),
+            Err(_) => self.inner.replace_shim(id).await?,
+        };
+        let Some(mut tie) = tie else { return Ok(None) };
+        match tokio::time::timeout(ADOPT_LIMIT, tie.next()).await {
+            Ok(Some(Say::Running { .. })) => {}
+            _ => return Ok(None),
+        }
+        let Some(machine) = self.inner.living_machine(&places) else { return Ok(None) };
+        Ok(Some(Box::new(GvisorMachine::new(self.clone(), id, machine.identity, tie)?)))
+    }
+
+    async fn trail(&self) -> Result<Vec<SandboxId>, DriverError> {
+        let inner = self.inner.clone();
+        blocking(move || Ok(inner.trail())).await
+    }
+
+    async fn clean(&self, id: SandboxId) -> Result<(), DriverError> {
+        let inner = self.inner.clone();
+        blocking(move || inner.clean(id)).await
+    }
+}
+
+/// As ids are spelt on the host: `runsc` takes an id that begins like another for that other, so all are equally long.
+fn host_name(id: SandboxId) -> String {
+    id.into_untyped_uuid().simple().to_string()
+}
+
+fn parse_host_name(name: &str) -> Option<SandboxId> {
+    let canonical = name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    canonical.then(|| uuid::Uuid::parse_str(name).ok()).flatten().map(SandboxId::from_untyped_uuid)
+}
+
+fn make_dir(path: &Path) -> Result<(), DriverError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| DriverError::new("make the directory", path.display(), e))
+}
+
+fn write_file(path: &Path, value: &impl Serialize) -> Result<(), DriverError> {
+    record::write(path, value).map(drop).map_err(|e| DriverError::new("write", path.display(), e))
+}
+
+/// Runs work that waits for the kernel off the async threads. It is not stopped when its caller goes away.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
+) -> Result<T, DriverError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(DriverError::new("finish", "a step on the host", error)),
+    }
+}

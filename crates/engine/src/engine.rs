@@ -1,0 +1,279 @@
+//! The engine: the [`Node`] of this host, in the server's own process.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use runtime_model::SandboxId;
+use runtime_proto::guest::Request;
+use runtime_proto::node::{
+    GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
+};
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::actor::{Actor, Handle, Live, Reply, Stop};
+use crate::agent_file::{AgentFile, AgentFileError};
+use crate::driver::gvisor::{Gvisor, GvisorOptions};
+use crate::driver::{Booted, DriverError};
+use crate::host_state::{HostState, blocking, chain, failed, parse_root_name, root_name};
+use crate::link::AskError;
+use crate::prepare::{CGROUP_PARENT, PreparedHost};
+
+/// Processes (and threads) that the users of a sandbox may have.
+pub const DEFAULT_USER_PROCESSES: u64 = 4096;
+/// Sandboxes looked at together after a restart.
+const RECOVER_AT_ONCE: usize = 16;
+
+pub struct EngineConfig {
+    pub host: PreparedHost,
+    /// The agent program, put read-only into every sandbox.
+    pub agent: &'static [u8],
+    /// The program whose subcommand [`crate::shim::SUBCOMMAND`] is [`crate::shim::shim_main`]; normally this one.
+    pub program: PathBuf,
+    pub max_user_processes: u64,
+}
+
+impl EngineConfig {
+    pub fn new(host: PreparedHost, agent: &'static [u8]) -> std::io::Result<Self> {
+        Ok(Self { host, agent, program: std::env::current_exe()?, max_user_processes: DEFAULT_USER_PROCESSES })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Agent(#[from] AgentFileError),
+    #[error("the gVisor driver does not start")]
+    Driver(#[from] DriverError),
+    #[error("cannot make the directory of starts under way")]
+    Marks(#[source] std::io::Error),
+}
+
+/// Dropping it leaves the sandboxes running; the next engine on the same data directory takes them over.
+pub struct Engine {
+    state: Arc<HostState>,
+    actors: Mutex<HashMap<SandboxId, Handle>>,
+    tasks: TaskTracker,
+}
+
+/// What an engine found when it opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Found {
+    adopted: usize,
+    swept: usize,
+}
+
+impl Engine {
+    /// Takes over what runs and sweeps what a crash left half made. The caller holds the data directory's lock.
+    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        let EngineConfig { host, agent, program, max_user_processes } = config;
+        let agent = AgentFile::install(&host.data_dir, agent)?;
+        let driver = Gvisor::open(GvisorOptions {
+            runsc: host.runsc.clone(),
+            data_dir: host.data_dir.clone(),
+            run_dir: host.run_dir.clone(),
+            cgroups: host.cgroups.clone(),
+            cgroup_parent: CGROUP_PARENT.to_owned(),
+            program,
+            agent,
+        })?;
+        let state =
+            Arc::new(HostState::new(host, Arc::new(driver), max_user_processes).map_err(EngineError::Marks)?);
+        let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new() };
+        let found = engine.recover().await?;
+        tracing::info!(adopted = found.adopted, swept = found.swept, "engine ready");
+        Ok(engine)
+    }
+
+    /// Ends the tasks and waits for them. The sandboxes go on.
+    pub async fn close(self) {
+        self.actors.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn recover(&self) -> Result<Found, EngineError> {
+        let marked = self.state.marked();
+        let mut ids = self.state.driver.trail().await?;
+        ids.extend(&marked);
+        ids.sort_unstable();
+        ids.dedup();
+        let each = futures_util::stream::iter(ids).map(|id| {
+            let half_made = marked.contains(&id);
+            async move { (id, self.recover_one(id, half_made).await) }
+        });
+        let mut found = Found::default();
+        let mut each = each.buffer_unordered(RECOVER_AT_ONCE);
+        while let Some((id, result)) = each.next().await {
+            match result {
+                Ok(true) => found.adopted += 1,
+                Ok(false) => found.swept += 1,
+                // One sandbox that resists must not keep all others from their server.
+                Err(error) => tracing::error!(sandbox = %id, %error, "a sandbox was neither taken over nor swept"),
+            }
+        }
+        Ok(found)
+    }
+
+    /// True if it runs.
+    async fn recover_one(&self, id: SandboxId, half_made: bool) -> Result<bool, NodeError> {
+        let adopted = self.state.driver.adopt(id).await.unwrap_or_else(|error| {
+            tracing::warn!(sandbox = %id, error = chain(&error), "a sandbox that may run could not be taken over");
+            None
+        });
+        if let Some(booted) = adopted {
+            self.state.unmark(id)?;
+            self.spawn(id, Some(booted));
+            return Ok(true);
+        }
+        self.state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
+        if half_made {
+            self.state.delete_disk(id).await?;
+            self.state.unmark(id)?;
+        }
+        Ok(false)
+    }
+
+    fn spawn(&self, id: SandboxId, adopted: Option<Box<dyn Booted>>) -> Handle {
+        let (actor, handle) = Actor::new(id, self.state.clone(), adopted);
+        self.tasks.spawn(actor.run());
+        self.lock().insert(id, handle.clone());
+        handle
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Handle>> {
+        self.actors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox's task; one is made if there is none, or if the last has ended.
+    fn actor(&self, id: SandboxId) -> Handle {
+        let mut actors = self.lock();
+        if let Some(handle) = actors.get(&id).filter(|handle| !handle.stops.is_closed()) {
+            return handle.clone();
+        }
+        let (actor, handle) = Actor::new(id, self.state.clone(), None);
+        self.tasks.spawn(actor.run());
+        actors.insert(id, handle.clone());
+        handle
+    }
+
+    /// Sends to the sandbox's task. One that ended just now never saw it: the next gets it.
+    async fn tell<T: Clone>(
+        &self,
+        id: SandboxId,
+        what: T,
+        queue: impl Fn(&Handle) -> mpsc::Sender<(T, Reply)>,
+    ) -> Result<(), NodeError> {
+        loop {
+            let (reply, answer) = oneshot::channel();
+            if queue(&self.actor(id)).send((what.clone(), reply)).await.is_ok()
+                && let Ok(result) = answer.await
+            {
+                return result;
+            }
+            if !self.actor(id).stops.is_closed() && self.tasks.is_closed() {
+                return Err(NodeError::Busy("the server is shutting down".to_owned()));
+            }
+        }
+    }
+
+    fn live(&self, id: SandboxId) -> Option<Live> {
+        self.lock().get(&id).and_then(|handle| handle.live.borrow().clone())
+    }
+}
+
+#[async_trait]
+impl Node for Engine {
+    async fn start(&self, order: Order) -> Result<(), NodeError> {
+        if self.live(order.id).is_some() {
+            return Ok(());
+        }
+        self.tell(order.id, order, |handle| handle.starts.clone()).await
+    }
+
+    async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
+        self.tell(id, Stop::KeepDisk, |handle| handle.stops.clone()).await
+    }
+
+    async fn remove(&self, id: SandboxId) -> Result<(), NodeError> {
+        self.tell(id, Stop::Remove, |handle| handle.stops.clone()).await?;
+        let mut actors = self.lock();
+        if actors.get(&id).is_some_and(|handle| handle.stops.is_closed()) {
+            actors.remove(&id);
+        }
+        Ok(())
+    }
+
+    async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError> {
+        let state = self.state.clone();
+        blocking(move || {
+            let name = root_name(id);
+            if state.host.pool.root(&name).is_none() {
+                return Err(NodeError::DiskGone);
+            }
+            state.host.pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))
+        })
+        .await
+    }
+
+    async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
+        let live = self.live(id).ok_or(NodeError::NotRunning)?;
+        match live.asker.ask(request).await {
+            Ok(stream) => Ok(GuestStream::new(stream)),
+            Err(AskError::Gone) => Err(NodeError::NotRunning),
+            Err(error @ AskError::Silent) => Err(NodeError::Busy(error.to_string())),
+            Err(AskError::Channel(error)) => Err(NodeError::Channel(error)),
+        }
+    }
+
+    async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
+        let state = self.state.clone();
+        let roots = blocking(move || Ok(state.host.pool.roots())).await?;
+        let mut all: HashMap<SandboxId, MachineStatus> = roots
+            .iter()
+            .filter_map(|name| parse_root_name(name))
+            .map(|id| (id, MachineStatus { id, running: false, disk: true }))
+            .collect();
+        for (id, handle) in self.lock().iter() {
+            if handle.live.borrow().is_some() {
+                all.entry(*id).or_insert(MachineStatus { id: *id, running: true, disk: false }).running = true;
+            }
+        }
+        Ok(all.into_values().collect())
+    }
+
+    async fn usage(&self, id: SandboxId) -> Result<Usage, NodeError> {
+        let group = self.live(id).map(|live| live.group);
+        let state = self.state.clone();
+        blocking(move || {
+            let mut usage = Usage::default();
+            if let Some(group) = group {
+                usage.cpu_ns = group.cpu_usage_ns().map_err(|e| failed("measure", id, e))?;
+                usage.memory_bytes = group.memory_usage().map_err(|e| failed("measure", id, e))?;
+            }
+            let name = root_name(id);
+            if state.host.pool.root(&name).is_some() {
+                usage.disk_bytes = state.host.pool.usage(&name).map_err(|e| failed("measure the disk of", id, e))?;
+            }
+            Ok(usage)
+        })
+        .await
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.state.events.subscribe()
+    }
+
+    fn facts(&self) -> HostFacts {
+        let host = &self.state.host;
+        HostFacts {
+            engine: self.state.driver.name(),
+            cores: host.cores,
+            memory_mib: host.host_memory_mib,
+            image: host.base.digest.clone(),
+        }
+    }
+}

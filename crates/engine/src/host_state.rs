@@ -1,0 +1,204 @@
+//! What all sandboxes of a host share: its disks, its memory, its pace of starting, and the marks of starts under way.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use newtype_uuid::GenericUuid;
+use runtime_host::cgroup::Limits;
+use runtime_model::{SandboxId, Shape};
+use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
+use tokio::sync::{Semaphore, broadcast};
+
+use crate::driver::{Driver, Identity, Plan};
+use crate::prepare::PreparedHost;
+
+/// Processes of the host that one sandbox may have at most. Reaching it would end the sandbox: the limits that a
+/// guest meets are inside, far below.
+const HOST_PROCESSES: u64 = 16_384;
+/// Memory that stays free for the host itself, in MiB, and as a part of all.
+const RESERVE_MIB: u64 = 512;
+const RESERVE_PART: u64 = 20;
+/// What a sandbox needs to come up; counted for those that are on their way and not yet measured.
+const START_MIB: u64 = 64;
+
+pub(crate) struct HostState {
+    pub(crate) host: PreparedHost,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) events: broadcast::Sender<NodeEvent>,
+    /// A start is mostly CPU: more at once than this only makes all of them late.
+    pub(crate) starts: Semaphore,
+    pub(crate) max_user_processes: u64,
+    coming_up: AtomicU64,
+}
+
+/// Counts a start until it is over.
+pub(crate) struct Admitted<'a>(&'a AtomicU64);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl HostState {
+    pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
+        let (events, _) = broadcast::channel(4096);
+        let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
+        let state = Self { host, driver, events, starts, max_user_processes, coming_up: AtomicU64::new(0) };
+        fs::create_dir_all(state.marks())?;
+        Ok(state)
+    }
+
+    /// Sandboxes may be promised more memory than there is; what counts is what is in use now.
+    pub(crate) fn admit(&self) -> Result<Admitted<'_>, NodeError> {
+        self.host.pool.room().map_err(|e| NodeError::NoRoom(e.to_string()))?;
+        let coming = self.coming_up.fetch_add(1, Ordering::AcqRel) + 1;
+        let admitted = Admitted(&self.coming_up);
+        let free = available_mib().map_err(|e| failed("read", "/proc/meminfo", e))?;
+        let reserve = RESERVE_MIB.max(self.host.host_memory_mib / RESERVE_PART);
+        if free < reserve + coming * START_MIB {
+            let text = format!("{free} MiB of memory are free, of which {reserve} MiB stay with the host");
+            return Err(NodeError::NoRoom(text));
+        }
+        Ok(admitted)
+    }
+
+    pub(crate) fn plan(&self, order: &Order, root: PathBuf) -> Plan {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let limits = limits(&order.shape, self.host.cores);
+        let identity = Identity {
+            hostname: order.hostname.clone(),
+            generation: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            max_user_processes: self.max_user_processes,
+            memory_bytes: limits.memory_bytes,
+        };
+        Plan { id: order.id, identity, root, limits }
+    }
+
+    /// The root of a sandbox, made or found.
+    pub(crate) async fn disk(self: &Arc<Self>, order: &Order) -> Result<PathBuf, NodeError> {
+        let (state, id, kind, disk_mib) = (self.clone(), order.id, order.disk, order.shape.disk_mib);
+        blocking(move || {
+            let name = root_name(id);
+            let pool = &state.host.pool;
+            if kind == Disk::Kept {
+                let root = pool.root(&name).ok_or(NodeError::DiskGone)?;
+                pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
+                return Ok(root);
+            }
+            if pool.root(&name).is_some() {
+                pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
+            }
+            pool.create_root(&name, &state.host.base, disk_mib).map_err(|e| failed("make the disk of", id, e))
+        })
+        .await
+    }
+
+    pub(crate) async fn delete_disk(self: &Arc<Self>, id: SandboxId) -> Result<(), NodeError> {
+        let state = self.clone();
+        blocking(move || {
+            let deleted = state.host.pool.delete_root(&root_name(id));
+            deleted.map_err(|e| failed("delete the disk of", id, e))
+        })
+        .await
+    }
+
+    /// Marks a disk that nobody has been promised yet: a crash from here on leaves nothing worth keeping.
+    pub(crate) fn mark(&self, id: SandboxId) -> Result<(), NodeError> {
+        let path = self.marks().join(root_name(id));
+        fs::write(&path, []).map_err(|e| failed("write", path.display(), e))
+    }
+
+    pub(crate) fn unmark(&self, id: SandboxId) -> Result<(), NodeError> {
+        let path = self.marks().join(root_name(id));
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path.display(), e)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn marked(&self) -> Vec<SandboxId> {
+        let entries = fs::read_dir(self.marks()).into_iter().flatten().flatten();
+        entries.filter_map(|entry| parse_root_name(entry.file_name().to_str()?)).collect()
+    }
+
+    fn marks(&self) -> PathBuf {
+        self.host.data_dir.join("starting")
+    }
+}
+
+fn limits(shape: &Shape, cores: u32) -> Limits {
+    Limits {
+        memory_bytes: shape.memory_mib.saturating_mul(1 << 20),
+        cpu_quota_millis: u64::from(shape.vcpu.min(cores)) * 1000,
+        cpu_floor_millis: u64::from(shape.cpu_floor_millis),
+        pids: HOST_PROCESSES,
+    }
+}
+
+/// As disks are named in the pool.
+pub(crate) fn root_name(id: SandboxId) -> String {
+    id.into_untyped_uuid().simple().to_string()
+}
+
+pub(crate) fn parse_root_name(name: &str) -> Option<SandboxId> {
+    let canonical = name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    canonical.then(|| uuid::Uuid::parse_str(name).ok()).flatten().map(SandboxId::from_untyped_uuid)
+}
+
+fn available_mib() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_ascii_whitespace().next()).and_then(|number| number.parse::<u64>().ok());
+    kib.map(|kib| kib / 1024).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// An error for the log: step, object and the whole chain of causes.
+pub(crate) fn failed(step: &str, object: impl std::fmt::Display, error: impl std::error::Error) -> NodeError {
+    NodeError::Failed(format!("cannot {step} {object}: {}", chain(&error)))
+}
+
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// Runs work that waits for the kernel off the async threads. It is not stopped when its caller goes away.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, NodeError> + Send + 'static,
+) -> Result<T, NodeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(failed("finish", "a step on the host", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_capped_to_what_the_host_has() {
+        let shape = Shape { vcpu: 16, ..Shape::default() };
+        assert_eq!(limits(&shape, 2).cpu_quota_millis, 2000);
+        assert_eq!(limits(&shape, 64).cpu_quota_millis, 16_000);
+    }
+
+    #[test]
+    fn only_whole_names_are_ids() {
+        let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(7));
+        assert_eq!(parse_root_name(&root_name(id)), Some(id));
+        for name in ["", "7", &id.to_string(), &root_name(id).to_uppercase().replace('0', "A"), "hand"] {
+            assert_eq!(parse_root_name(name), None, "{name}");
+        }
+    }
+}

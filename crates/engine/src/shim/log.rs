@@ -1,0 +1,63 @@
+//! The shim's log: its own words and what the guest's first process says on standard error. It stops growing at a limit,
+//! since a guest can make that process talk.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const LIMIT: u64 = 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Option<File>,
+    left: u64,
+}
+
+impl Log {
+    /// A log that cannot be opened must not stop the shim: then nothing is logged.
+    pub(super) fn open(path: &Path) -> Self {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).ok();
+        let used = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
+        Self { file, left: LIMIT.saturating_sub(used) }
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        let take = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        self.left -= take as u64;
+        if let Some(file) = &mut self.file {
+            let _ = file.write_all(&bytes[..take]);
+        }
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+        self.bytes(b"\n");
+    }
+
+    /// Notes a step that failed; true if it did not.
+    pub(super) fn note<E: std::error::Error>(&mut self, step: &str, result: Result<(), E>) -> bool {
+        if let Err(error) = &result {
+            self.line(&format!("cannot {step}: {}", super::chain(error)));
+        }
+        result.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_talkative_guest_cannot_fill_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        for _ in 0..2 {
+            let mut log = Log::open(&path);
+            for _ in 0..40 {
+                log.bytes(&[b'x'; 64 * 1024]);
+            }
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), LIMIT);
+    }
+}

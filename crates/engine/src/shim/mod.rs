@@ -1,0 +1,232 @@
+//! The shim: one small process per sandbox that outlives the server.
+//!
+//! It is the parent of everything `runsc` makes (and so can reap it), holds the pipes to the guest open while no server
+//! is there, hears when the sandbox runs out of memory or ends, cleans up behind it and writes down how it ended. It
+//! decides nothing: a server tells it to end the sandbox, or it ends by itself. If the shim itself is killed, the
+//! sandbox goes on and the server starts another that takes over (`adopt`).
+//!
+//! It runs on one thread, without an async runtime, and holds no more than a few hundred kilobytes.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use runtime_host::cgroup::{self, CgroupError, Group};
+use runtime_host::process::{self, PidFd, ProcessId, Reaped};
+use serde::{Deserialize, Serialize};
+
+use crate::driver::Identity;
+use crate::driver::gvisor::record::{self, EndRecord, Machine};
+use crate::driver::gvisor::runsc::{Runsc, RunscError};
+use crate::driver::gvisor::urpc::UrpcError;
+use crate::driver::gvisor::{Places, paths};
+
+mod boot;
+mod log;
+mod watch;
+pub(crate) mod wire;
+
+use log::Log;
+
+/// The word after the program's name that leads to [`shim_main`].
+pub const SUBCOMMAND: &str = "shim";
+
+/// What a shim is told, in a file beside its socket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) id: String,
+    pub(crate) runsc: Runsc,
+    /// Use the control socket.
+    pub(crate) direct: bool,
+    pub(crate) places: Places,
+    pub(crate) cgroup_parent: String,
+    pub(crate) cgroup: String,
+    pub(crate) agent: String,
+    pub(crate) identity: Identity,
+    /// The sandbox runs already; its former shim is gone.
+    pub(crate) adopt: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ShimError {
+    #[error("cannot {step} {object}")]
+    Io { step: &'static str, object: String, #[source] source: io::Error },
+    #[error("the sandbox was not made")]
+    Runsc(#[source] RunscError),
+    #[error("the sandbox was not started")]
+    Start(#[source] UrpcError),
+    #[error("the sandbox's control group cannot be watched")]
+    Group(#[source] CgroupError),
+    #[error("{0} ended while it was being started")]
+    Gone(&'static str),
+}
+
+fn io_error(step: &'static str, object: impl std::fmt::Display) -> impl FnOnce(io::Error) -> ShimError {
+    let object = object.to_string();
+    move |source| ShimError::Io { step, object, source }
+}
+
+/// With all its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// A machine that runs, as its shim sees it.
+struct Held {
+    sentry: Watched,
+    gofer: Option<Watched>,
+    shortage: cgroup::OomWatch,
+    pipes: boot::Pipes,
+    create_ms: u64,
+    start_ms: u64,
+}
+
+struct Watched {
+    id: ProcessId,
+    handle: PidFd,
+}
+
+impl Watched {
+    fn open(pid: u32, what: &'static str) -> Result<Self, ShimError> {
+        Self::hold(ProcessId::of(pid).ok_or(ShimError::Gone(what))?, what)
+    }
+
+    fn hold(id: ProcessId, what: &'static str) -> Result<Self, ShimError> {
+        let handle = id.open().map_err(io_error("open a handle on", what))?.ok_or(ShimError::Gone(what))?;
+        Ok(Self { id, handle })
+    }
+}
+
+/// Runs a shim to its end. `args` holds one word, the sandbox's run directory; standard input is the socket to listen on.
+pub fn shim_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Some(dir) = args.into_iter().next().map(PathBuf::from) else {
+        let _ = writeln!(io::stderr(), "the shim is started by the server, not by hand");
+        return ExitCode::from(2);
+    };
+    let mut log = Log::open(&dir.join(paths::LOG));
+    match run(&dir, &mut log) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log.line(&chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
+    // The log is opened again below: descriptors above 2 are closed.
+    process::detach().map_err(io_error("detach from", "the server"))?;
+    *log = Log::open(&dir.join(paths::LOG));
+    let listener = take_listener().map_err(io_error("take over", "the socket"))?;
+    let spec_file = dir.join(paths::SPEC);
+    let spec: Spec = record::read(&spec_file)
+        .ok_or_else(|| io_error("read", spec_file.display())(io::ErrorKind::InvalidData.into()))?;
+    let layout = cgroup::detect().map_err(ShimError::Group)?;
+    let open_group = || Group::open(&layout, &spec.cgroup_parent, &spec.cgroup).map_err(ShimError::Group);
+
+    let held = if spec.adopt { boot::adopt(&spec, open_group) } else { boot::boot(&spec, open_group) };
+    let (end, clients) = match held {
+        Ok(mut held) => {
+            let (end, clients) = watch::watch(&mut held, &listener, log)?;
+            let _ = held.sentry.handle.kill();
+            if let Some(gofer) = &held.gofer {
+                let _ = gofer.handle.kill();
+            }
+            let status = reap(Some(held.sentry.id.pid));
+            (watch::describe(end, status), clients)
+        }
+        Err(error) => {
+            let mut cause = chain(&error);
+            let said = boot::said(&spec.places.run_dir);
+            if !said.is_empty() {
+                cause = format!("{cause}: {said}");
+            }
+            log.line(&cause);
+            (EndRecord { cause, asked: false, memory_shortages: 0 }, watch::Clients::default())
+        }
+    };
+    let cleaned = clean(&spec, open_group, log);
+    let path = spec.places.machine_dir.join(record::END);
+    if cleaned {
+        record::write(&path, &end).map_err(io_error("write", path.display()))?;
+    }
+    watch::tell_end(clients, &listener, end);
+    Ok(())
+}
+
+/// Standard input is the socket; in its place comes nothing, so that no child can inherit it.
+fn take_listener() -> io::Result<UnixListener> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let nothing = File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    let listener = UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+const REAP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes in everything that has been killed, and says how `pid` ended.
+fn reap(pid: Option<u32>) -> Option<i32> {
+    let end = Instant::now() + REAP_PATIENCE;
+    let mut wanted = None;
+    loop {
+        match process::reap_one() {
+            Ok(Some(Reaped::Child { pid: ended, status })) => {
+                if Some(ended) == pid {
+                    wanted = Some(status);
+                }
+            }
+            Ok(Some(Reaped::StillRunning)) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            Ok(_) | Err(_) => return wanted,
+        }
+    }
+}
+
+/// True if nothing is left.
+fn clean(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>, log: &mut Log) -> bool {
+    let mut whole = true;
+    match group() {
+        Ok(Some(group)) => {
+            // Also what `runsc` left when it failed half way.
+            let _ = group.kill_all();
+            reap(None);
+            if !spec.direct {
+                whole &= log.note("forget the sandbox", spec.runsc.delete(&spec.id, Duration::from_secs(30)));
+            }
+            whole &= log.note("remove the control group", group.remove(Duration::from_secs(5)));
+        }
+        Ok(None) => {}
+        Err(error) => whole &= log.note("open the control group", Err::<(), _>(error)),
+    }
+    whole & log.note("remove the files of runsc about the sandbox", spec.runsc.forget(&spec.id))
+}
+
+/// The record of a machine that runs.
+fn machine(spec: &Spec, sentry: ProcessId, gofer: Option<ProcessId>) -> Result<Machine, ShimError> {
+    let me = ProcessId::of(std::process::id()).ok_or(ShimError::Gone("the shim"))?;
+    Ok(Machine {
+        engine: "gvisor".to_owned(),
+        boot_id: process::boot_id().map_err(io_error("read", "the boot id"))?,
+        shim: me.into(),
+        sentry: sentry.into(),
+        gofer: gofer.map(Into::into),
+        to_guest: spec.places.run_dir.join(paths::TO_GUEST),
+        from_guest: spec.places.run_dir.join(paths::FROM_GUEST),
+        cgroup: spec.cgroup.clone(),
+        direct: spec.direct,
+        agent: spec.agent.clone(),
+        identity: spec.identity.clone(),
+    })
+}

@@ -1,0 +1,80 @@
+//! What is done when a sandbox is out of memory: its largest process ends, the sandbox goes on.
+//!
+//! The kernel has stopped everything in the sandbox's group, its agent too. So the limit is raised a little, the agent is
+//! asked to end the largest process, and the limit goes back once the memory is free again. What allocates on
+//! meanwhile runs into the raised limit, and the next round raises it further; a sandbox that does not get below
+//! its limit in all rounds cannot be helped.
+
+use std::time::Duration;
+
+use runtime_host::cgroup::{CgroupError, Group};
+use runtime_proto::guest::{Ask, Nothing, Request, Tell};
+use runtime_proto::node::GuestStream;
+use tokio::time::Instant;
+
+use crate::link::Asker;
+
+const RAISE: u64 = 80 << 20;
+const ROUNDS: u64 = 8;
+/// For the agent's answer, and then for the memory to come back.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const RETURN_LIMIT: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(10);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShortageError {
+    #[error("its memory limit cannot be moved")]
+    Group(#[from] CgroupError),
+    #[error("its memory did not come back in {ROUNDS} rounds; the last thing its agent said: {0}")]
+    Hopeless(String),
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Relief {
+    /// Names of the processes that were ended, as the guest calls them.
+    pub(crate) killed: Vec<String>,
+}
+
+/// Returns once the sandbox is back below `limit`.
+pub(crate) async fn relieve(group: &Group, limit: u64, asker: &Asker) -> Result<Relief, ShortageError> {
+    let mut relief = Relief::default();
+    let mut said = String::from("nothing");
+    for round in 1..=ROUNDS {
+        group.set_memory_limit(limit.saturating_add(RAISE * round))?;
+        match kill_largest(asker).await {
+            Ok(name) => relief.killed.push(name),
+            Err(text) => said = text,
+        }
+        if back_to(group, limit).await {
+            return Ok(relief);
+        }
+    }
+    Err(ShortageError::Hopeless(said))
+}
+
+async fn kill_largest(asker: &Asker) -> Result<String, String> {
+    let answer = async {
+        let stream = asker.ask(Request::new(Ask::KillLargest(Nothing {}))).await.map_err(|e| e.to_string())?;
+        match GuestStream::new(stream).only().await.map_err(|e| e.to_string())? {
+            Tell::Killed(killed) => Ok(killed.name),
+            _ => Err("something else than was asked".to_owned()),
+        }
+    };
+    tokio::time::timeout(ANSWER_LIMIT, answer).await.map_err(|_| "nothing in time".to_owned())?
+}
+
+/// A killed process gives its memory back in the background. Lowering the limit makes the kernel drop what it only caches,
+/// and is refused while too much is in real use.
+async fn back_to(group: &Group, limit: u64) -> bool {
+    let end = Instant::now() + RETURN_LIMIT;
+    loop {
+        match group.set_memory_limit(limit) {
+            Ok(()) => return true,
+            Err(error) if Instant::now() > end => {
+                tracing::debug!(%error, "the memory limit does not go back yet");
+                return false;
+            }
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
