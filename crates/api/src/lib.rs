@@ -1,1 +1,11 @@
 //! The public HTTP contract: request and response types, the error body, a typed client.
+//!
+//! One file per thing of the product. To add an endpoint: its types here, its handler in the server with
+//! `#[utoipa::path]`, a line in that file's router, and the committed document generated again.
+//!
+//! The types describe the contract and document it. The server reads requests field by field, so that it can name
+//! everything that is wrong at once; the typed client and the command line use these types whole.
+
+pub mod exec;
+pub mod file;
+pub mod process;
