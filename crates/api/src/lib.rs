@@ -6,6 +6,15 @@
 //! The types describe the contract and document it. The server reads requests field by field, so that it can name
 //! everything that is wrong at once; the typed client and the command line use these types whole.
 
+pub mod account;
+pub mod error;
 pub mod exec;
 pub mod file;
 pub mod process;
+pub mod sandbox;
+mod time;
+
+pub use time::Time;
+
+/// What `X-Runtime-Client` of a raw client, and `/v1/me`, name as the version of the contract.
+pub const API_VERSION: &str = "2026-10-04";

@@ -5,10 +5,12 @@
 //! they belong to are one transaction.
 
 mod rows;
+mod sqlite;
 
 pub use rows::{
     CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, UserKind,
 };
+pub use sqlite::SqliteStore;
 
 use async_trait::async_trait;
 use runtime_model::{CredentialId, SandboxId};
