@@ -15,26 +15,26 @@ pub struct Me {
     pub role: Option<String>,
 }
 
+/// Money is whole microdollars, as text.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
     /// `full` or `read`.
-    pub access: Option<String>,
+    pub access: String,
     pub daily: DailyLimit,
     /// No trial on a server of one's own.
     pub trial: Option<serde_json::Value>,
     pub account: Vec<AccountLimit>,
-    pub sandbox: SandboxLimits,
-    pub rate: RateLimits,
+    pub credit: Credit,
 }
 
-/// Money a key may spend in a day; a server of one's own has no such limit.
+/// What a key may spend in a day; a server of one's own has no such limit.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DailyLimit {
-    pub limit_micros: Option<i64>,
-    pub used_micros: i64,
-    pub remaining_micros: Option<i64>,
+    pub limit_micros: Option<String>,
+    pub used_micros: String,
+    pub remaining_micros: Option<String>,
     pub window: String,
 }
 
@@ -42,30 +42,25 @@ pub struct DailyLimit {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountLimit {
-    pub name: String,
-    pub used: u64,
+    /// `<kind>.<dimension>`.
+    pub limit: String,
+    pub label: String,
+    /// `count` or `mib`.
+    pub unit: String,
     /// Null: as much as the host has.
-    pub limit: Option<u64>,
+    pub max: Option<u64>,
+    pub used: u64,
 }
 
-/// The largest sandbox this server makes.
+/// Nothing is charged on a server of one's own.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct SandboxLimits {
-    pub vcpu: u32,
-    #[serde(rename = "memoryMiB")]
-    pub memory_mib: u64,
-    #[serde(rename = "diskMiB")]
-    pub disk_mib: u64,
-    pub processes: u32,
-    pub engine: String,
-}
-
-/// Null: no such guard is on.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RateLimits {
-    pub requests_per_second: Option<u32>,
-    pub burst: Option<u32>,
-    pub in_flight: Option<u64>,
+pub struct Credit {
+    pub available_micros: String,
+    pub daily_pace_micros: String,
+    pub runway_days: Option<u32>,
+    pub low_below_days: u32,
+    /// `ok`, `low` or `empty`.
+    pub state: String,
+    pub added_by: String,
 }

@@ -74,8 +74,6 @@ kinds! {
     Internal 500 "internal_error";
     Unavailable 501 "unavailable";
     Unsupported 501 "unsupported";
-    PauseUnavailable 501 "pause_unavailable";
-    SnapshotUnavailable 501 "snapshot_unavailable";
     ForkUnavailable 501 "fork_unavailable";
     PreviewsUnavailable 501 "previews_unavailable";
     FileLinksUnavailable 501 "file_links_unavailable";

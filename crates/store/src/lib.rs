@@ -81,6 +81,8 @@ pub trait Store: Send + Sync + 'static {
     async fn removed(&self, id: SandboxId) -> Result<(), StoreError>;
     /// Every sandbox that is not stopped.
     async fn unstopped(&self) -> Result<Vec<SandboxRow>, StoreError>;
+    /// Stopped sandboxes past their retention.
+    async fn expired(&self, now_ms: i64) -> Result<Vec<SandboxId>, StoreError>;
     /// Every sandbox id, stopped or not.
     async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError>;
     /// Oldest first; at most `filter.limit` rows.

@@ -119,7 +119,11 @@ async fn remember(db: &mut SqliteConnection, row: &IdempotencyRow) -> Result<(),
 }
 
 /// Puts the record down for a change in the same transaction, or gives the one that is there.
-async fn claim(db: &mut SqliteConnection, key: Option<&IdempotencyRow>, now: i64) -> Result<Option<IdempotencyRow>, StoreError> {
+async fn claim(
+    db: &mut SqliteConnection,
+    key: Option<&IdempotencyRow>,
+    now: i64,
+) -> Result<Option<IdempotencyRow>, StoreError> {
     let Some(row) = key else { return Ok(None) };
     let step = "claiming an idempotency key";
     let held = sqlx::query("select * from idempotency where scope = $1 and key = $2")
@@ -183,11 +187,16 @@ async fn hold_name(db: &mut SqliteConnection, row: &SandboxRow) -> Result<Option
     if holder == id {
         return Ok(None);
     }
-    let holder = holder.parse().map_err(|_| StoreError::Corrupt { step, column: "sandbox", object: name.to_owned() })?;
+    let holder =
+        holder.parse().map_err(|_| StoreError::Corrupt { step, column: "sandbox", object: name.to_owned() })?;
     Ok(Some(holder))
 }
 
-async fn create(db: &mut SqliteConnection, row: &SandboxRow, key: Option<IdempotencyRow>) -> Result<Applied, StoreError> {
+async fn create(
+    db: &mut SqliteConnection,
+    row: &SandboxRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
     if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
         return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
     }
@@ -198,7 +207,11 @@ async fn create(db: &mut SqliteConnection, row: &SandboxRow, key: Option<Idempot
     Ok(Applied::Outcome(Outcome::Done))
 }
 
-async fn uncreate(db: &mut SqliteConnection, id: SandboxId, key: Option<(String, String)>) -> Result<Applied, StoreError> {
+async fn uncreate(
+    db: &mut SqliteConnection,
+    id: SandboxId,
+    key: Option<(String, String)>,
+) -> Result<Applied, StoreError> {
     let step = "undoing a create";
     forget_row(db, id, step).await?;
     if let Some((scope, key)) = key {
@@ -218,11 +231,8 @@ async fn forget_row(db: &mut SqliteConnection, id: SandboxId, step: &'static str
         .execute(&mut *db)
         .await
         .map_err(at(step))?;
-    let gone = sqlx::query("delete from sandboxes where id = $1")
-        .bind(id.to_string())
-        .execute(db)
-        .await
-        .map_err(at(step))?;
+    let gone =
+        sqlx::query("delete from sandboxes where id = $1").bind(id.to_string()).execute(db).await.map_err(at(step))?;
     Ok(gone.rows_affected() > 0)
 }
 
@@ -239,7 +249,11 @@ async fn save(db: &mut SqliteConnection, row: &SandboxRow, key: Option<Idempoten
     Ok(Applied::Outcome(Outcome::Done))
 }
 
-async fn delete(db: &mut SqliteConnection, row: &DeletedRow, key: Option<IdempotencyRow>) -> Result<Applied, StoreError> {
+async fn delete(
+    db: &mut SqliteConnection,
+    row: &DeletedRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
     let step = "deleting a sandbox";
     if !forget_row(db, row.id, step).await? {
         return Ok(Applied::Flag(false));

@@ -163,6 +163,10 @@ impl Store for SqliteStore {
         read::unstopped(&self.readers).await
     }
 
+    async fn expired(&self, now_ms: i64) -> Result<Vec<SandboxId>, StoreError> {
+        read::expired(&self.readers, now_ms).await
+    }
+
     async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError> {
         read::sandbox_ids(&self.readers).await
     }

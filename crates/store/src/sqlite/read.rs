@@ -99,7 +99,8 @@ pub(super) async fn credential_by_hash(db: &SqlitePool, hash: [u8; 32]) -> Resul
 
 pub(super) async fn credentials(db: &SqlitePool) -> Result<Vec<CredentialRow>, StoreError> {
     let step = "listing keys";
-    let rows = sqlx::query("select * from credentials order by created_at, id").fetch_all(db).await.map_err(at(step))?;
+    let rows =
+        sqlx::query("select * from credentials order by created_at, id").fetch_all(db).await.map_err(at(step))?;
     rows.iter().map(|row| credential_from(step, row)).collect()
 }
 
@@ -221,6 +222,19 @@ pub(super) async fn removals(db: &SqlitePool) -> Result<Vec<SandboxId>, StoreErr
 
 pub(super) async fn sandbox_ids(db: &SqlitePool) -> Result<Vec<SandboxId>, StoreError> {
     ids(db, "listing sandbox ids", "select id from sandboxes").await
+}
+
+pub(super) async fn expired(db: &SqlitePool, now: i64) -> Result<Vec<SandboxId>, StoreError> {
+    let step = "listing sandboxes past their retention";
+    let texts: Vec<String> = sqlx::query_scalar(
+        "select id from sandboxes where state = 'stopped' and retention_days is not null \
+         and ended_at + retention_days * 86400000 <= $1",
+    )
+    .bind(now)
+    .fetch_all(db)
+    .await
+    .map_err(at(step))?;
+    texts.iter().map(|text| parse_id(step, text)).collect()
 }
 
 pub(super) async fn deleted(db: &SqlitePool, sandbox: SandboxId) -> Result<Option<DeletedRow>, StoreError> {
