@@ -172,15 +172,16 @@ impl AppState {
             match self.flights().enter(&name, &row.fingerprint) {
                 Entered::First(flight) => break flight,
                 Entered::Mismatch => return Err(reused()),
-                Entered::Attached(mut outcome) => match outcome.wait_for(Option::is_some).await {
-                    Ok(outcome) => match outcome.as_ref() {
-                        Some(Ok(body)) => return Ok(Claim::Done(mark_replayed(body))),
-                        Some(Err(error)) => return Err(error.clone()),
-                        None => {}
-                    },
-                    // The first gave up without an outcome: this one is in line.
-                    Err(_) => {}
-                },
+                Entered::Attached(mut outcome) => {
+                    // An error: the first gave up without an outcome, and this one is in line.
+                    if let Ok(outcome) = outcome.wait_for(Option::is_some).await {
+                        match outcome.as_ref() {
+                            Some(Ok(body)) => return Ok(Claim::Done(mark_replayed(body))),
+                            Some(Err(error)) => return Err(error.clone()),
+                            None => {}
+                        }
+                    }
+                }
             }
         };
         let ticket = Ticket(Some(Held { app: self.clone(), name, row, flight, lingers: false }));
@@ -252,7 +253,7 @@ impl Ticket {
                 }
             }
             Keep::Later => {
-                let durable = held.app.store().remember_later(held.row.clone());
+                let durable = held.app.store().remember_later(held.row.clone()).await;
                 held.lingers = true;
                 let (app, name) = (held.app.clone(), held.name.clone());
                 held.app.tasks().spawn(async move {

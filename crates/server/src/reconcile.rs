@@ -161,7 +161,7 @@ impl Reconciler {
                 Some(mut next) => {
                     next.reason = Some(Reason::HostStopped);
                     next.disk_kept = true;
-                    Step::Save(next)
+                    Step::save(next)
                 }
             })
         };

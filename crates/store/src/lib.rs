@@ -61,8 +61,8 @@ pub trait Store: Send + Sync + 'static {
 
     async fn remembered(&self, scope: &str, key: &str, now_ms: i64) -> Result<Option<IdempotencyRow>, StoreError>;
     async fn remember(&self, row: IdempotencyRow) -> Result<(), StoreError>;
-    /// Joins the next batch; the caller does not wait. The receiver tells when it is durable.
-    fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
+    /// Joins the next batch; the caller waits for a place in it, not for the disk. The receiver tells when it is durable.
+    async fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
     /// Drops idempotency records past their time, and deleted answers older than `deleted_before_ms`.
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError>;
 

@@ -13,9 +13,15 @@ use crate::error::{ApiError, Kind};
 
 /// What a step decides.
 pub(crate) enum Step {
-    Save(SandboxRow),
+    Save(Box<SandboxRow>),
     /// Nothing to change.
     Stay,
+}
+
+impl Step {
+    pub(crate) fn save(row: SandboxRow) -> Self {
+        Self::Save(Box::new(row))
+    }
 }
 
 /// The row moved under every one of so many attempts: something is badly wrong.
@@ -42,7 +48,7 @@ impl AppState {
             let current = live.row()?;
             let mut row = match step(&current)? {
                 Step::Stay => return Ok(current),
-                Step::Save(row) => row,
+                Step::Save(row) => *row,
             };
             row.generation = current.generation + 1;
             row.last_active_at = row.last_active_at.max(Some(live.last_active()));

@@ -346,7 +346,7 @@ impl AppState {
                     ));
                 }
                 next.operation = Some(Operation::StartKept);
-                Ok(Step::Save(next))
+                Ok(Step::save(next))
             })
             .await?;
         if row.state == State::Starting {

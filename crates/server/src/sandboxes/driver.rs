@@ -110,7 +110,7 @@ impl AppState {
         let step = |row: &SandboxRow| match apply(row, event) {
             Ok(Some(mut next)) => {
                 more(&mut next);
-                Ok(Step::Save(next))
+                Ok(Step::save(next))
             }
             Ok(None) => Ok(Step::Stay),
             // A late report about a row that has moved on.

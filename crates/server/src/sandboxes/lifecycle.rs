@@ -116,7 +116,7 @@ impl AppState {
                 let Some(mut next) = apply(row, Event::Stop)? else { return Ok(Step::Stay) };
                 next.operation = Some(Operation::Stop);
                 next.reason = Some(reason);
-                Ok(Step::Save(next))
+                Ok(Step::save(next))
             })
             .await?;
         if row.state == State::Stopping {
@@ -136,7 +136,7 @@ impl AppState {
                 let Some(mut next) = apply(row, Event::Stop)? else { return Ok(Step::Stay) };
                 next.operation = Some(Operation::Stop);
                 next.reason = Some(Reason::Idle);
-                Ok(Step::Save(next))
+                Ok(Step::save(next))
             })
             .await?;
         if row.state == State::Stopping {

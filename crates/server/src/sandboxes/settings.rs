@@ -81,7 +81,7 @@ async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
                 let runs = row.state == State::Running && timeout > 0;
                 next.ends_at = runs.then(|| now_ms() + seconds(timeout));
             }
-            Ok(Step::Save(next))
+            Ok(Step::save(next))
         };
         match save(&app, &live, &call, step).await {
             Err(error) if error.kind() == Kind::NameTaken => Err(who_has(&app, &call, name.flatten()).await?),
@@ -126,7 +126,7 @@ async fn extend(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
                 ));
             };
             let farthest = (now_ms() + seconds(FARTHEST)).max(ends);
-            Ok(Step::Save(SandboxRow { ends_at: Some((ends + seconds(more)).min(farthest)), ..row.clone() }))
+            Ok(Step::save(SandboxRow { ends_at: Some((ends + seconds(more)).min(farthest)), ..row.clone() }))
         };
         save(&app, &live, &call, step).await
     })
@@ -149,7 +149,7 @@ async fn retention(Extract(app): Extract<AppState>, Path(id): Path<String>, call
         let days = days.flatten();
         let live = app.reach(&call.caller, &id).await?;
         live.touch();
-        let step = |row: &SandboxRow| Ok(Step::Save(SandboxRow { retention_days: days, ..row.clone() }));
+        let step = |row: &SandboxRow| Ok(Step::save(SandboxRow { retention_days: days, ..row.clone() }));
         save(&app, &live, &call, step).await
     })
     .await

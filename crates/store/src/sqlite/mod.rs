@@ -115,8 +115,8 @@ impl Store for SqliteStore {
         self.flag(Change::Remember(row)).await.map(drop)
     }
 
-    fn remember_later(&self, row: IdempotencyRow) -> oneshot::Receiver<Result<(), StoreError>> {
-        self.writer.apply_later(Change::Remember(row))
+    async fn remember_later(&self, row: IdempotencyRow) -> oneshot::Receiver<Result<(), StoreError>> {
+        self.writer.apply_later(Change::Remember(row)).await
     }
 
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError> {

@@ -11,8 +11,9 @@ use crate::StoreError;
 
 /// Changes that share a transaction at most.
 const BATCH: usize = 256;
-/// Called once the change is on the disk, or failed. The queue needs no bound of its own: each caller waits for its
-/// answer, and results written later are held by their callers until then anyway.
+/// Changes that wait for the next transaction; further callers wait for a place.
+const WAITING: usize = 1024;
+/// Called once the change is on the disk, or failed.
 type Reply = Box<dyn FnOnce(Result<Applied, StoreError>) + Send>;
 
 struct Job {
@@ -21,21 +22,21 @@ struct Job {
 }
 
 pub(super) struct Writer {
-    jobs: Mutex<Option<mpsc::UnboundedSender<Job>>>,
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     pub(super) fn start(connection: SqliteConnection) -> Self {
-        let (jobs, waiting) = mpsc::unbounded_channel();
+        let (jobs, waiting) = mpsc::channel(WAITING);
         let task = tokio::spawn(run(connection, waiting));
         Self { jobs: Mutex::new(Some(jobs)), task: Mutex::new(Some(task)) }
     }
 
-    fn send(&self, job: Job) {
+    async fn send(&self, job: Job) {
         let jobs = self.jobs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let refused = match jobs {
-            Some(jobs) => jobs.send(job).err().map(|unsent| unsent.0),
+            Some(jobs) => jobs.send(job).await.err().map(|unsent| unsent.0),
             None => Some(job),
         };
         if let Some(job) = refused {
@@ -45,13 +46,13 @@ impl Writer {
 
     pub(super) async fn apply(&self, change: Change) -> Result<Applied, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job { change, reply: Box::new(move |result| drop(reply.send(result))) });
+        self.send(Job { change, reply: Box::new(move |result| drop(reply.send(result))) }).await;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    pub(super) fn apply_later(&self, change: Change) -> oneshot::Receiver<Result<(), StoreError>> {
+    pub(super) async fn apply_later(&self, change: Change) -> oneshot::Receiver<Result<(), StoreError>> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job { change, reply: Box::new(move |result| drop(reply.send(result.map(drop)))) });
+        self.send(Job { change, reply: Box::new(move |result| drop(reply.send(result.map(drop)))) }).await;
         answer
     }
 
@@ -66,7 +67,7 @@ impl Writer {
     }
 }
 
-async fn run(mut connection: SqliteConnection, mut waiting: mpsc::UnboundedReceiver<Job>) {
+async fn run(mut connection: SqliteConnection, mut waiting: mpsc::Receiver<Job>) {
     let mut jobs = Vec::with_capacity(BATCH);
     while waiting.recv_many(&mut jobs, BATCH).await > 0 {
         batch(&mut connection, &mut jobs).await;
