@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use runtime_api::exec::{ExecEvent, StreamError};
 use runtime_api::process::ProcessState;
-use runtime_proto::guest::{Ask, ErrorCode, Follow, Process, Tell};
+use runtime_proto::guest::{Ask, Follow, Process, Tell};
 use runtime_proto::node::{AskError, GuestStream};
 use tokio::time::{Instant, timeout};
 
@@ -204,9 +204,4 @@ impl Follower {
             }
         }
     }
-}
-
-/// True if the error says that the sandbox does not know the process.
-pub(crate) fn is_unknown_process(error: &AskError) -> bool {
-    matches!(error, AskError::Guest(guest) if guest.code == ErrorCode::NoSuchProcess as i32)
 }
