@@ -116,14 +116,23 @@ pub enum ExecEvent {
     Stderr(OutputPiece),
     /// Output that nobody read in time is gone.
     #[serde(rename_all = "camelCase")]
-    Truncated { dropped_bytes: u64, resume_at: u64 },
+    Truncated {
+        dropped_bytes: u64,
+        resume_at: u64,
+    },
     /// Last line: the process has ended.
     Exit(ExitEvent),
     /// Last line of a slice: go on with `output?cursor=…&follow=true`.
     #[serde(rename_all = "camelCase")]
-    Continue { process_id: String, cursor: u64 },
+    Continue {
+        process_id: String,
+        cursor: u64,
+    },
     /// Last line: the output could not be read on. Go on from the cursor if the status is 429 or 5xx.
-    Error { error: StreamError, cursor: u64 },
+    Error {
+        error: StreamError,
+        cursor: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

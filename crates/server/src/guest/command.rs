@@ -161,7 +161,9 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
             let shown: String = name.chars().take(128).collect();
             return Err(ApiError::new(
                 Kind::InvalidEnv,
-                format!("{shown:?} cannot be the name of a variable: letters, digits and _, not beginning with a digit."),
+                format!(
+                    "{shown:?} cannot be the name of a variable: letters, digits and _, not beginning with a digit."
+                ),
             )
             .details(json!({ "name": shown, "field": "env" })));
         }
@@ -309,7 +311,8 @@ mod tests {
         let env: BTreeMap<String, String> = (0..60).map(|n| (format!("V{n}"), "x".repeat(1_900))).collect();
         read(json!({"command": "a".repeat(128 * 1024), "env": env})).unwrap();
         read(json!({"argv": vec!["x".repeat(16_000); 100], "stdin": "a\0b"})).unwrap();
-        read(json!({"command": "a", "stdinBase64": STANDARD.encode(vec![7; 768 * 1024]), "traceFiles": false})).unwrap();
+        read(json!({"command": "a", "stdinBase64": STANDARD.encode(vec![7; 768 * 1024]), "traceFiles": false}))
+            .unwrap();
         let wanted = read(json!({"command": "", "stdin": "x".repeat(STDIN_BYTES)})).unwrap();
         assert_eq!(wanted.stdin.unwrap().len(), STDIN_BYTES);
     }
@@ -346,7 +349,8 @@ mod tests {
         let env: Vec<(&str, &str)> = command.env.iter().map(|v| (v.name.as_str(), v.value.as_str())).collect();
         assert_eq!(env, [("A", "box"), ("B", "own")]);
         assert_eq!(command.user, guest::User::Sandbox as i32);
-        let command = read(json!({"argv": ["x"]})).unwrap().into_command(&around(None), 5, String::new(), String::new());
+        let command =
+            read(json!({"argv": ["x"]})).unwrap().into_command(&around(None), 5, String::new(), String::new());
         assert_eq!((command.user, command.shell, command.cwd.as_str()), (guest::User::Root as i32, None, ""));
     }
 }

@@ -77,7 +77,9 @@ pub(crate) fn out_of_memory(killed: u32, memory_mib: u64) -> Option<OutOfMemory>
         code: "out_of_memory".to_owned(),
         processes_killed: killed,
         memory_mib,
-        message: format!("The sandbox ran out of its {memory_mib} MiB of memory and {killed} of the command's processes were ended."),
+        message: format!(
+            "The sandbox ran out of its {memory_mib} MiB of memory and {killed} of the command's processes were ended."
+        ),
         hint: "Create the sandbox with a larger memoryMiB, or have the command use less.".to_owned(),
     })
 }

@@ -7,9 +7,7 @@ use runtime_api::file::{
     ChmodRequest, Empty, FileEntry, FileListing, FileMissing, FileStat, MakeDirRequest, RemoveAnswer, RemoveRequest,
     RenameRequest,
 };
-use runtime_proto::guest::{
-    Ask, Chmod, ErrorCode, ListFiles, MakeDir, PathRef, Remove, Rename, Tell, User,
-};
+use runtime_proto::guest::{Ask, Chmod, ErrorCode, ListFiles, MakeDir, PathRef, Remove, Rename, Tell, User};
 use runtime_proto::node::AskError;
 use serde_json::Value;
 

@@ -10,27 +10,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::DateTime;
 use runtime_api::exec::CommandUser;
+use runtime_model::SandboxId;
 use runtime_proto::channel::{ChannelError, Sender};
-use runtime_proto::guest::{
-    Ask, DATA_STEP, ErrorCode, Exec, GuestError, Input, Process, Request, Spawn, Tell, encode,
-};
-use runtime_proto::node::{AskError, GuestStream, NodeError};
-use runtime_store::UserKind;
+use runtime_proto::guest::{Ask, DATA_STEP, ErrorCode, Exec, GuestError, Input, Process, Request, Spawn, Tell, encode};
+use runtime_proto::node::{AskError, GuestStream, Node, NodeError};
+use runtime_store::{SandboxRow, UserKind};
 
 use super::command::Surroundings;
 use crate::error::{ApiError, Kind};
-use crate::sandboxes::Ready;
 use crate::{AppState, Caller};
 
 /// Characters of a guest's message that are passed on.
 const MESSAGE_SHOWN: usize = 1024;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// How often a process's input is taken up again after its channel broke.
+const FEED_TRIES: u32 = 100;
 
 /// A running sandbox that a caller may use. While one of its clones lives, the sandbox counts as active.
 #[derive(Clone)]
 pub(crate) struct Guest {
-    app: AppState,
-    ready: Arc<Ready>,
+    node: Arc<dyn Node>,
+    id: SandboxId,
+    row: Arc<SandboxRow>,
+    /// Held, not read: the mark of activity.
+    _active: Arc<dyn Send + Sync>,
 }
 
 /// An exec that has ended: its process and the head of both outputs.
@@ -46,15 +49,19 @@ impl Guest {
     /// Waits while the sandbox starts; refuses one that is not the caller's, or is stopped or paused.
     pub(crate) async fn reach(app: &AppState, caller: &Caller, id: &str) -> Result<Self, ApiError> {
         let ready = app.ready(caller, id).await?;
-        Ok(Self { app: app.clone(), ready: Arc::new(ready) })
+        Ok(Self::new(app.node().clone(), ready.id, ready.row.clone(), Arc::new(ready)))
+    }
+
+    pub(super) fn new(node: Arc<dyn Node>, id: SandboxId, row: Arc<SandboxRow>, active: Arc<dyn Send + Sync>) -> Self {
+        Self { node, id, row, _active: active }
     }
 
     pub(crate) fn memory_mib(&self) -> u64 {
-        self.ready.row.shape.memory_mib
+        self.row.shape.memory_mib
     }
 
     pub(crate) fn around(&self) -> Surroundings {
-        let row = &self.ready.row;
+        let row = &self.row;
         Surroundings {
             env: row.env.0.clone(),
             user: match row.user {
@@ -66,7 +73,7 @@ impl Guest {
     }
 
     async fn ask(&self, ask: Ask) -> Result<GuestStream, Asked> {
-        self.app.node().ask(self.ready.id, Request::new(ask)).await.map_err(Asked::Node)
+        self.node.ask(self.id, Request::new(ask)).await.map_err(Asked::Node)
     }
 
     /// Opens a stream of answers.
@@ -131,44 +138,56 @@ impl Guest {
     /// Starts a process. Its input, if any, goes on in the background until it is given or the process ends: the
     /// process does not depend on the request that started it.
     pub(crate) async fn spawn(&self, spawn: Spawn, stdin: Option<Bytes>) -> Result<Process, ApiError> {
-        match self.spawn_once(spawn.clone(), stdin.clone()).await {
-            Err(error) if error.is_broken() => Ok(self.spawn_once(spawn, stdin).await?),
-            other => Ok(other?),
+        let (process, stream) = match self.spawn_once(&spawn).await {
+            Err(error) if error.is_broken() => self.spawn_once(&spawn).await?,
+            other => other?,
+        };
+        if let Some(stdin) = stdin {
+            let guest = self.clone();
+            // Ends at the latest with the process: its agent then lets go of the stream.
+            tokio::spawn(async move { guest.feed_process(spawn, stream, stdin).await });
+        }
+        Ok(process)
+    }
+
+    /// The agent tells the process before it wants any input.
+    async fn spawn_once(&self, spawn: &Spawn) -> Result<(Process, GuestStream), Asked> {
+        let mut stream = self.ask(Ask::Spawn(spawn.clone())).await?;
+        match stream.only().await? {
+            Tell::Process(process) => Ok((process, stream)),
+            _ => Err(AskError::Unexpected.into()),
         }
     }
 
-    async fn spawn_once(&self, spawn: Spawn, stdin: Option<Bytes>) -> Result<Process, Asked> {
-        let mut stream = self.ask(Ask::Spawn(spawn)).await?;
-        let Some(stdin) = stdin else {
-            return started(stream.only().await?);
-        };
-        let mut feeding = Box::pin(feed(stream.sender(), stdin));
-        let mut fed = false;
-        let told = loop {
-            tokio::select! {
-                biased;
-                told = stream.next() => break told?.ok_or(AskError::Short)?,
-                () = &mut feeding, if !fed => fed = true,
+    /// Gives a started process its input. Where the channel breaks, the same start is asked for again: by its key it
+    /// finds the process, which skips what it has.
+    async fn feed_process(&self, spawn: Spawn, mut stream: GuestStream, stdin: Bytes) {
+        for _ in 0..FEED_TRIES {
+            match feed_until_told(&mut stream, stdin.clone()).await {
+                Err(AskError::Channel(ChannelError::Closed | ChannelError::Reset) | AskError::Short) => {}
+                Ok(()) | Err(_) => return,
             }
-        };
-        let process = started(told)?;
-        // Ends at the latest with the process, whose agent then lets go of the stream.
-        let keep_active = self.clone();
-        tokio::spawn(async move {
-            if !fed {
-                feeding.await;
+            tokio::time::sleep(ASK_AGAIN).await;
+            match self.spawn_once(&spawn).await {
+                Ok((_, next)) => stream = next,
+                Err(error) if error.is_broken() => {}
+                Err(_) => return,
             }
-            while let Ok(Some(_)) = stream.next().await {}
-            drop(keep_active);
-        });
-        Ok(process)
+        }
+        tracing::warn!(sandbox = %self.id, "a process was not given all of its input: the channel stays broken");
     }
 }
 
-fn started(told: Tell) -> Result<Process, Asked> {
-    match told {
-        Tell::Process(process) => Ok(process),
-        _ => Err(AskError::Unexpected.into()),
+/// Feeds, and waits until the agent has taken all or the process has ended.
+async fn feed_until_told(stream: &mut GuestStream, stdin: Bytes) -> Result<(), AskError> {
+    let mut feeding = std::pin::pin!(feed(stream.sender(), stdin));
+    let mut fed = false;
+    loop {
+        tokio::select! {
+            biased;
+            told = stream.next() => return told?.map(|_| ()).ok_or(AskError::Short),
+            () = &mut feeding, if !fed => fed = true,
+        }
     }
 }
 
@@ -299,7 +318,8 @@ fn from_guest(error: GuestError) -> ApiError {
         Ok(ErrorCode::Unsupported) => Kind::Unavailable,
         Ok(ErrorCode::Busy) => {
             let error = AskError::Guest(error);
-            return ApiError::fault(Kind::GuestBusy, "the sandbox's agent is out of room", &error).retry_after(ASK_AGAIN);
+            return ApiError::fault(Kind::GuestBusy, "the sandbox's agent is out of room", &error)
+                .retry_after(ASK_AGAIN);
         }
         Ok(ErrorCode::Internal) | Err(_) => {
             let error = AskError::Guest(error);

@@ -17,6 +17,11 @@ mod output;
 mod processes;
 mod stream;
 
+#[cfg(test)]
+mod broken_tests;
+#[cfg(test)]
+mod scripted;
+
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
 use utoipa_axum::router::OpenApiRouter;
@@ -80,7 +85,10 @@ async fn no_watches(_call: Call) -> Response {
 }
 
 async fn no_tracing(_call: Call) -> Response {
-    unavailable("Tracing the files of a process is not available on this server.", "List the files it should have made.")
+    unavailable(
+        "Tracing the files of a process is not available on this server.",
+        "List the files it should have made.",
+    )
 }
 
 async fn no_terminals(_call: Call) -> Response {

@@ -163,9 +163,7 @@ mod tests {
         pieces
             .iter()
             .filter_map(|piece| match piece {
-                Piece::Data { stream, data } => {
-                    Some((*stream, data.offset, data.data.as_str(), data.base64.is_some()))
-                }
+                Piece::Data { stream, data } => Some((*stream, data.offset, data.data.as_str(), data.base64.is_some())),
                 Piece::Gap { .. } => None,
             })
             .collect()
@@ -189,10 +187,7 @@ mod tests {
         reader.take(chunk(Output::Stdout, 0, b"\xe2\x82"), &mut out);
         assert!(out.is_empty());
         reader.take(chunk(Output::Stderr, 2, b"x"), &mut out);
-        assert_eq!(
-            text(&out),
-            [(OutputStream::Stdout, 0, "\u{fffd}", true), (OutputStream::Stderr, 2, "x", false)]
-        );
+        assert_eq!(text(&out), [(OutputStream::Stdout, 0, "\u{fffd}", true), (OutputStream::Stderr, 2, "x", false)]);
     }
 
     #[test]

@@ -78,7 +78,8 @@ fn read(call: &Call) -> Result<(Wanted, How), ApiError> {
     let wanted = Wanted::read(&mut fields);
     let how = How {
         stdin_pipe: fields.opt("stdinMode", one_of(&[("pipe", StdinMode::Pipe)])).is_some(),
-        binary: fields.opt("outputEncoding", one_of(&[("utf8", OutputEncoding::Utf8), ("base64", OutputEncoding::Base64)]))
+        binary: fields
+            .opt("outputEncoding", one_of(&[("utf8", OutputEncoding::Utf8), ("base64", OutputEncoding::Base64)]))
             == Some(OutputEncoding::Base64),
     };
     let pty = fields.opt("pty", object(size));

@@ -68,7 +68,9 @@ impl Follower {
     }
 
     /// The stream of a body. It moves only when the client takes.
-    pub(crate) fn into_stream(self) -> impl futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
+    pub(crate) fn into_stream(
+        self,
+    ) -> impl futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
         futures_util::stream::unfold(self, |mut follower| async move {
             let lines = follower.next().await?;
             Some((Ok(lines), follower))
@@ -135,8 +137,10 @@ impl Follower {
     async fn attach(&mut self) {
         if let Some(since) = self.broken_since {
             if since.elapsed() > PATIENCE {
-                self.fail(ApiError::new(Kind::HostUnavailable, "The sandbox cannot be reached now; the command goes on.")
-                    .hint("Follow the output again from the cursor."));
+                self.fail(
+                    ApiError::new(Kind::HostUnavailable, "The sandbox cannot be reached now; the command goes on.")
+                        .hint("Follow the output again from the cursor."),
+                );
                 return;
             }
             tokio::time::sleep(ASK_AGAIN).await;
