@@ -50,7 +50,7 @@ pub struct ExecRequest {
     pub trace_files: bool,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 pub(crate) fn is_false(value: &bool) -> bool {
     !*value
 }

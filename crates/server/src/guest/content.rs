@@ -71,7 +71,7 @@ pub(super) async fn read(
 fn small(bytes: Bytes) -> Response {
     let digest = hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &bytes).as_ref());
     let length = bytes.len();
-    let mut response = octets(Body::from(bytes), length as u64);
+    let mut response = octets(Body::from(bytes), Some(length as u64));
     if let Ok(digest) = HeaderValue::from_str(&digest) {
         response.headers_mut().insert("x-content-sha256", digest);
     }
@@ -83,52 +83,59 @@ struct Rest {
     _guest: Guest,
     stream: GuestStream,
     first: Option<Bytes>,
-    left: u64,
+    /// Announced and not yet sent; `None` where the kernel tells no size (files of /proc): then to the end.
+    left: Option<u64>,
     path: String,
 }
 
 impl Rest {
     /// The next bytes; never more than was announced.
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
-        if self.left == 0 {
+        if self.left == Some(0) {
             return None;
         }
         let mut bytes = match self.first.take() {
             Some(first) => first,
             None => match self.stream.next().await {
                 Ok(Some(Tell::Chunk(chunk))) => chunk.data,
+                Ok(None) if self.left.is_none() => return None,
                 told => {
                     let why = match told {
                         Err(error) => error.to_string(),
                         Ok(_) => "the file ended before its size".to_owned(),
                     };
                     tracing::warn!(path = self.path, why, "reading a file ended early; its answer is cut");
-                    self.left = 0;
+                    self.left = Some(0);
                     return Some(Err(std::io::Error::other(why)));
                 }
             },
         };
-        bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-        self.left -= bytes.len() as u64;
+        if let Some(left) = &mut self.left {
+            bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+            *left -= bytes.len() as u64;
+        }
         Some(Ok(bytes))
     }
 }
 
 fn large(guest: Guest, stream: GuestStream, first: Bytes, size: u64, path: String) -> Response {
-    let rest = Rest { _guest: guest, stream, first: Some(first), left: size, path };
+    let announced = (size >= first.len() as u64).then_some(size);
+    let rest = Rest { _guest: guest, stream, first: Some(first), left: announced, path };
     let body = futures_util::stream::unfold(rest, |mut rest| async move {
         let bytes = rest.next().await?;
         Some((bytes, rest))
     });
-    octets(Body::from_stream(body), size)
+    octets(Body::from_stream(body), announced)
 }
 
-fn octets(body: Body, length: u64) -> Response {
+fn octets(body: Body, length: Option<u64>) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert(header::CONTENT_LENGTH, length.into());
-    headers.insert("x-content-length", length.into());
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, length.into());
+        headers.insert("x-content-length", length.into());
+    }
     response
 }
 
