@@ -21,7 +21,7 @@ use super::exec::{lines, new_process_id, process_key};
 use super::gateway::{Guest, from_ask};
 use super::output::Reader;
 use super::stream::{Follower, SLICE};
-use super::{convert, terminals_unavailable};
+use super::convert;
 use crate::error::{ApiError, Kind};
 use crate::fields::{Checked, Fields, boolean, int, object, one_of};
 use crate::idempotency::{Answer, Keep};
@@ -86,7 +86,8 @@ fn read(call: &Call) -> Result<(Wanted, How), ApiError> {
     fields.finish()?;
     wanted.check()?;
     if pty.is_some() {
-        return Err(terminals_unavailable());
+        return Err(ApiError::new(Kind::Unavailable, "Terminals are not on this server yet.")
+            .hint("Leave pty out; a process is fed with stdinMode \"pipe\" and :write."));
     }
     Ok((wanted, how))
 }
@@ -325,16 +326,4 @@ async fn send_signal(app: AppState, id: String, process: String, call: Call) -> 
         Tell::Done(_) => Ok(Answer::json(&Empty {})?.keep(Keep::Later)),
         _ => Err(from_ask(AskError::Unexpected)),
     }
-}
-
-/// Terminals are not built yet, so no process has one.
-pub(super) async fn resize(
-    State(app): State<AppState>,
-    Path((id, process)): Path<(String, String)>,
-    call: Call,
-) -> Result<Response, ApiError> {
-    call.no_query()?;
-    let guest = Guest::reach(&app, &call.caller, &id).await?;
-    find(&guest, &process).await?;
-    Err(terminals_unavailable())
 }
