@@ -23,8 +23,6 @@ use crate::{AppState, Caller};
 /// Characters of a guest's message that are passed on.
 const MESSAGE_SHOWN: usize = 1024;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// How often a process's input is taken up again after its channel broke.
-const FEED_TRIES: u32 = 100;
 
 /// A running sandbox that a caller may use. While one of its clones lives, the sandbox counts as active.
 #[derive(Clone)]
@@ -135,58 +133,40 @@ impl Guest {
         Ok(collecting.await?)
     }
 
-    /// Starts a process. Its input, if any, goes on in the background until it is given or the process ends: the
-    /// process does not depend on the request that started it.
+    /// Starts a process and gives it its input, which the agent takes at once and holds: what is acknowledged does not
+    /// depend on this server any more.
     pub(crate) async fn spawn(&self, spawn: Spawn, stdin: Option<Bytes>) -> Result<Process, ApiError> {
-        let (process, stream) = match self.spawn_once(&spawn).await {
-            Err(error) if error.is_broken() => self.spawn_once(&spawn).await?,
+        let mut told = None;
+        match self.spawn_once(&spawn, stdin.clone(), &mut told).await {
+            Err(error) if error.is_broken() => {
+                let known = told.take().is_some_and(|process| process.attached);
+                self.spawn_once(&spawn, stdin, &mut told).await?;
+                // That it was known now is our own doing.
+                if let Some(process) = &mut told {
+                    process.attached = known;
+                }
+            }
             other => other?,
-        };
-        if let Some(stdin) = stdin {
-            let guest = self.clone();
-            // Ends at the latest with the process: its agent then lets go of the stream.
-            tokio::spawn(async move { guest.feed_process(spawn, stream, stdin).await });
         }
-        Ok(process)
+        told.ok_or_else(|| from_ask(AskError::Short))
     }
 
-    /// The agent tells the process before it wants any input.
-    async fn spawn_once(&self, spawn: &Spawn) -> Result<(Process, GuestStream), Asked> {
+    /// The agent tells the process before it wants any input, and once more after it.
+    async fn spawn_once(&self, spawn: &Spawn, stdin: Option<Bytes>, told: &mut Option<Process>) -> Result<(), Asked> {
         let mut stream = self.ask(Ask::Spawn(spawn.clone())).await?;
         match stream.only().await? {
-            Tell::Process(process) => Ok((process, stream)),
-            _ => Err(AskError::Unexpected.into()),
+            Tell::Process(process) => *told = Some(process),
+            _ => return Err(AskError::Unexpected.into()),
         }
-    }
-
-    /// Gives a started process its input. Where the channel breaks, the same start is asked for again: by its key it
-    /// finds the process, which skips what it has.
-    async fn feed_process(&self, spawn: Spawn, mut stream: GuestStream, stdin: Bytes) {
-        for _ in 0..FEED_TRIES {
-            match feed_until_told(&mut stream, stdin.clone()).await {
-                Err(AskError::Channel(ChannelError::Closed | ChannelError::Reset) | AskError::Short) => {}
-                Ok(()) | Err(_) => return,
+        let Some(stdin) = stdin else { return Ok(()) };
+        let mut feeding = std::pin::pin!(feed(stream.sender(), stdin));
+        let mut fed = false;
+        loop {
+            tokio::select! {
+                biased;
+                end = stream.next() => return Ok(end?.map(|_| ()).ok_or(AskError::Short)?),
+                () = &mut feeding, if !fed => fed = true,
             }
-            tokio::time::sleep(ASK_AGAIN).await;
-            match self.spawn_once(&spawn).await {
-                Ok((_, next)) => stream = next,
-                Err(error) if error.is_broken() => {}
-                Err(_) => return,
-            }
-        }
-        tracing::warn!(sandbox = %self.id, "a process was not given all of its input: the channel stays broken");
-    }
-}
-
-/// Feeds, and waits until the agent has taken all or the process has ended.
-async fn feed_until_told(stream: &mut GuestStream, stdin: Bytes) -> Result<(), AskError> {
-    let mut feeding = std::pin::pin!(feed(stream.sender(), stdin));
-    let mut fed = false;
-    loop {
-        tokio::select! {
-            biased;
-            told = stream.next() => return told?.map(|_| ()).ok_or(AskError::Short),
-            () = &mut feeding, if !fed => fed = true,
         }
     }
 }

@@ -17,11 +17,11 @@ use runtime_proto::guest::{
 use runtime_proto::node::AskError;
 
 use super::command::{Wanted, base64_input, plain_input};
+use super::convert;
 use super::exec::{lines, new_process_id, process_key};
 use super::gateway::{Guest, from_ask};
 use super::output::Reader;
 use super::stream::{Follower, SLICE};
-use super::convert;
 use crate::error::{ApiError, Kind};
 use crate::fields::{Checked, Fields, boolean, int, object, one_of};
 use crate::idempotency::{Answer, Keep};

@@ -102,7 +102,11 @@ impl Follower {
                 continue;
             };
             match timeout(wait, source.next()).await {
-                Err(_silent) => self.lines.put_u8(b'\n'),
+                // Silence on a channel that holds.
+                Err(_silent) => {
+                    self.broken_since = None;
+                    self.lines.put_u8(b'\n');
+                }
                 Ok(told) => self.take(told),
             }
         }
@@ -115,7 +119,10 @@ impl Follower {
                 self.broken_since = None;
                 self.reader.take(chunk, &mut pieces);
             }
-            Ok(Some(Tell::Lost(lost))) => self.reader.lost(lost, &mut pieces),
+            Ok(Some(Tell::Lost(lost))) => {
+                self.broken_since = None;
+                self.reader.lost(lost, &mut pieces);
+            }
             Ok(Some(Tell::Process(process))) if convert::state(&process) != ProcessState::Running => {
                 self.reader.release(&mut pieces);
                 for piece in pieces {

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use crate::stack::{Answer, Stack};
 
 fn encode(text: &str) -> String {
-    text.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+    text.bytes()
+        .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") })
+        .collect()
 }
 
 async fn put(stack: &Stack, path: &str, query: &str, content: impl Into<Bytes>) -> Answer {
@@ -28,13 +30,13 @@ async fn content_goes_in_and_comes_out() {
     assert_eq!(put(&stack, &path, "", "hi").await.ok(), json!({"path": path, "size": 2}));
     let answer = read(&stack, &path).await;
     assert_eq!((&answer.body[..], answer.header("x-content-length")), (&b"hi"[..], "2"));
-    assert_eq!(
-        answer.header("x-content-sha256"),
-        "8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4"
-    );
+    assert_eq!(answer.header("x-content-sha256"), "8f434346648f6b96df89dda901c5176b10a6d83961dd3c1ac88b59b2dc327aa4");
     let entry = stat(&stack, &path).await;
     assert_eq!((&entry["exists"], &entry["type"], &entry["size"]), (&json!(true), &json!("file"), &json!(2)));
-    assert_eq!((&entry["mode"], &entry["name"], &entry["uid"]), (&json!("0644"), &json!("my file+1.txt"), &json!(1000)));
+    assert_eq!(
+        (&entry["mode"], &entry["name"], &entry["uid"]),
+        (&json!("0644"), &json!("my file+1.txt"), &json!(1000))
+    );
     assert!(entry["mtimeMs"].is_i64() && entry["modifiedAt"].as_str().is_some_and(|time| time.len() == 24));
 
     put(&stack, &path, "&mode=755", "").await.ok();
@@ -90,8 +92,14 @@ async fn names_are_listed_made_moved_and_removed() {
     assert_eq!(post("chmod", json!({"path": stack.path("d/deep.py"), "mode": "600"})).await.ok(), json!({}));
     assert_eq!(stat(&stack, &stack.path("d/deep.py")).await["mode"], "0600");
     assert_eq!(post("remove", json!({"path": stack.path("top.py")})).await.ok(), json!({"removed": false}));
-    assert_eq!(post("remove", json!({"path": stack.path("d")})).await.refusal(), (409, "directory_not_empty".to_owned()));
-    assert_eq!(post("remove", json!({"path": stack.path("d"), "recursive": true})).await.ok(), json!({"removed": true}));
+    assert_eq!(
+        post("remove", json!({"path": stack.path("d")})).await.refusal(),
+        (409, "directory_not_empty".to_owned())
+    );
+    assert_eq!(
+        post("remove", json!({"path": stack.path("d"), "recursive": true})).await.ok(),
+        json!({"removed": true})
+    );
     assert_eq!(stat(&stack, &stack.path("d")).await, json!({"exists": false, "path": stack.path("d")}));
 
     std::os::unix::fs::symlink("/etc/hostname", stack.dir().join("link")).unwrap();

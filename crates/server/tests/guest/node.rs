@@ -149,4 +149,3 @@ impl Node for LocalNode {
         HostFacts { engine: "gvisor", cores: 2, memory_mib: 1 << 20, image: "test".to_owned() }
     }
 }
-

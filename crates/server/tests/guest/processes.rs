@@ -14,7 +14,10 @@ async fn spawn(stack: &Stack, body: Value) -> Value {
 async fn a_process_is_fed_read_and_signalled() {
     let stack = Stack::start().await;
     let made = spawn(&stack, json!({"command": "cat; sleep 60", "stdinMode": "pipe"})).await;
-    assert_eq!((&made["kind"], &made["state"], &made["exitCode"]), (&json!("process"), &json!("running"), &json!(null)));
+    assert_eq!(
+        (&made["kind"], &made["state"], &made["exitCode"]),
+        (&json!("process"), &json!("running"), &json!(null))
+    );
     assert_eq!((&made["command"], &made["user"]), (&json!("bash -c cat; sleep 60"), &json!("root")));
     assert_eq!((&made["stdinOpen"], &made["stdinOffset"], &made["timeoutMs"]), (&json!(true), &json!(0), &json!(null)));
     assert_eq!(made["startedAt"].as_str().map(str::len), Some(24));
@@ -24,7 +27,8 @@ async fn a_process_is_fed_read_and_signalled() {
     let write = stack.post(&format!("{at}:write"), json!({"data": "hello ", "offset": 0})).await.ok();
     assert_eq!(write["offset"], 6);
     // Sent again with more: what was accepted is skipped.
-    let write = stack.post(&format!("{at}:write"), json!({"base64": "aGVsbG8gYWdhaW4=", "offset": 0, "eof": true})).await;
+    let write =
+        stack.post(&format!("{at}:write"), json!({"base64": "aGVsbG8gYWdhaW4=", "offset": 0, "eof": true})).await;
     assert_eq!(write.ok()["offset"], 11);
     let ahead = stack.post(&format!("{at}:write"), json!({"data": "x", "offset": 99})).await;
     assert_eq!(ahead.refusal().0, 400);

@@ -88,7 +88,8 @@ impl Stack {
         let stop = CancellationToken::new();
         tokio::spawn(http::serve(listener, app, stop.clone()));
         let mut stack = Self { address, key, sandbox: String::new(), node, dir, _stop: stop.drop_guard() };
-        let made = stack.request("POST", "/v1/sandboxes", &[("prefer", "wait=60")], create.to_string().into()).await.ok();
+        let made =
+            stack.request("POST", "/v1/sandboxes", &[("prefer", "wait=60")], create.to_string().into()).await.ok();
         assert_eq!(made["state"], "running", "{made}");
         stack.sandbox = made["id"].as_str().expect("an id").to_owned();
         stack
@@ -123,7 +124,10 @@ impl Stack {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body)).expect("a request");
-        tokio::time::timeout(PATIENCE, client.send_request(request)).await.expect("an answer in time").expect("an answer")
+        tokio::time::timeout(PATIENCE, client.send_request(request))
+            .await
+            .expect("an answer in time")
+            .expect("an answer")
     }
 
     pub(crate) async fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Answer {
