@@ -8,11 +8,14 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use runtime_api::exec::CommandUser;
 use runtime_proto::guest;
+use runtime_store::{SandboxRow, UserKind};
 use serde_json::{Value, json};
 
 use super::convert;
 use crate::error::{ApiError, Issue, Kind};
-use crate::fields::{Checked, Fields, Given, absolute_path, boolean, int, list, map, one_of};
+use crate::fields::{Checked, Fields, Given, absolute_path, boolean, int, list, one_of};
+use crate::sandboxes::{check_env, env_map};
+use crate::{AppState, Caller};
 
 /// Text of one argument or command line. The kernel takes 128 KiB an argument; the agent says so where it matters.
 const ARGUMENT_BYTES: usize = 1024 * 1024;
@@ -20,7 +23,6 @@ const ARGUMENTS: usize = 4096;
 /// All arguments together, so that the whole request stays within what an agent accepts.
 const ALL_ARGUMENTS_BYTES: usize = 2 * 1024 * 1024;
 const ENV_VARS: usize = 64;
-const ENV_VALUE_BYTES: usize = 32 * 1024;
 const ENV_BYTES: usize = 128 * 1024;
 /// Input given with the command.
 pub(crate) const STDIN_BYTES: usize = 1024 * 1024;
@@ -50,6 +52,19 @@ pub(crate) struct Surroundings {
     pub(crate) ends_at: Option<DateTime<Utc>>,
 }
 
+impl Surroundings {
+    pub(crate) fn of(row: &SandboxRow) -> Self {
+        Self {
+            env: row.env.0.clone(),
+            user: match row.user {
+                UserKind::Sandbox => CommandUser::Sandbox,
+                UserKind::Root => CommandUser::Root,
+            },
+            ends_at: row.ends_at.and_then(DateTime::from_timestamp_millis),
+        }
+    }
+}
+
 impl Wanted {
     /// Reads the fields that exec and processes share. The caller reads its own, then calls [`Fields::finish`], then
     /// [`Wanted::check`].
@@ -77,7 +92,7 @@ impl Wanted {
             argv,
             cwd: fields.opt("cwd", absolute_path()).unwrap_or_default(),
             user: fields.opt("user", one_of(USERS)),
-            env: fields.opt("env", map(usize::MAX, |_| Ok(()), any_text)).unwrap_or_default(),
+            env: fields.opt("env", env_map).unwrap_or_default(),
             stdin: stdin.or(encoded),
             timeout_ms: fields.opt("timeoutMs", int(1..=LONGEST_TIMEOUT_MS)),
             trace_files: fields.opt("traceFiles", boolean).unwrap_or(false),
@@ -86,12 +101,21 @@ impl Wanted {
 
     /// What is refused under codes of its own, after the fields themselves were found right.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        check_env(&self.env)?;
+        check_env(&self.env, ENV_VARS, ENV_BYTES)?;
         if self.trace_files {
             return Err(ApiError::new(Kind::Unavailable, "traceFiles is not available on this server.")
                 .hint("Leave traceFiles out; the command itself runs the same."));
         }
         Ok(())
+    }
+
+    /// Refuses a time that the sandbox does not have, before anything wakes it.
+    pub(crate) async fn check_time(&self, app: &AppState, caller: &Caller, id: &str) -> Result<(), ApiError> {
+        if !self.is_explicit() {
+            return Ok(());
+        }
+        let row = app.reach(caller, id).await?.row()?;
+        self.exec_timeout_ms(&Surroundings::of(&row), Utc::now()).map(drop)
     }
 
     /// For an exec: a minute if nothing is said, and never refused for that.
@@ -152,48 +176,6 @@ fn too_short(wanted: u64, left: u64) -> ApiError {
     )
     .hint("Ask for less, leave timeoutMs out, or extend the sandbox first.")
     .details(json!({ "secondsLeft": seconds }))
-}
-
-fn check_env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
-    let mut total = 0;
-    for (name, value) in env {
-        if !is_env_name(name) {
-            let shown: String = name.chars().take(128).collect();
-            return Err(ApiError::new(
-                Kind::InvalidEnv,
-                format!(
-                    "{shown:?} cannot be the name of a variable: letters, digits and _, not beginning with a digit."
-                ),
-            )
-            .details(json!({ "name": shown, "field": "env" })));
-        }
-        if value.contains('\0') {
-            let shown: String = name.chars().take(128).collect();
-            return Err(ApiError::new(Kind::InvalidEnv, format!("The value of {shown} contains a NUL."))
-                .details(json!({ "name": shown, "field": "env" })));
-        }
-        if value.len() > ENV_VALUE_BYTES {
-            return Err(env_too_large(format!("The value of one variable has more than {ENV_VALUE_BYTES} bytes.")));
-        }
-        total += name.len() + value.len();
-    }
-    if env.len() > ENV_VARS {
-        return Err(env_too_large(format!("A command takes at most {ENV_VARS} variables of its own.")));
-    }
-    if total > ENV_BYTES {
-        return Err(env_too_large(format!("A command's variables take at most {ENV_BYTES} bytes in all.")));
-    }
-    Ok(())
-}
-
-fn env_too_large(message: String) -> ApiError {
-    ApiError::new(Kind::EnvTooLarge, message).hint("Write large values to a file and name the file.")
-}
-
-fn is_env_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 fn issue<T>(message: impl Into<String>) -> Checked<T> {

@@ -68,6 +68,7 @@ fn read(call: &Call) -> Result<(Wanted, bool), ApiError> {
 }
 
 async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Result<Answer, ApiError> {
+    wanted.check_time(&app, &call.caller, &id).await?;
     let guest = Guest::reach(&app, &call.caller, &id).await?;
     let around = guest.around();
     let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
@@ -106,7 +107,9 @@ fn text(bytes: Vec<u8>) -> String {
 /// Starts the command in a task of its own: a client that hangs up now must not leave it without its input, or its key
 /// without an outcome.
 async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<Follower, ApiError> {
-    let work = tokio::spawn(async move {
+    app.not_draining()?;
+    let work = app.clone().tasks().spawn(async move {
+        wanted.check_time(&app, &call.caller, &id).await?;
         let guest = Guest::reach(&app, &call.caller, &id).await?;
         let request_id = call.request_id.0.to_string();
         let (process_id, replayed) = match app.claim(&call).await? {

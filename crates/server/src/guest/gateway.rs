@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::DateTime;
-use runtime_api::exec::CommandUser;
 use runtime_model::SandboxId;
 use runtime_proto::channel::{ChannelError, Sender};
 use runtime_proto::guest::{Ask, DATA_STEP, ErrorCode, Exec, GuestError, Input, Process, Request, Spawn, Tell, encode};
 use runtime_proto::node::{AskError, GuestStream, Node, NodeError};
-use runtime_store::{SandboxRow, UserKind};
+use runtime_store::SandboxRow;
 
 use super::command::Surroundings;
 use crate::error::{ApiError, Kind};
@@ -59,15 +57,7 @@ impl Guest {
     }
 
     pub(crate) fn around(&self) -> Surroundings {
-        let row = &self.row;
-        Surroundings {
-            env: row.env.0.clone(),
-            user: match row.user {
-                UserKind::Sandbox => CommandUser::Sandbox,
-                UserKind::Root => CommandUser::Root,
-            },
-            ends_at: row.ends_at.and_then(DateTime::from_timestamp_millis),
-        }
+        Surroundings::of(&self.row)
     }
 
     async fn ask(&self, ask: Ask) -> Result<GuestStream, Asked> {

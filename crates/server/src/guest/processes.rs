@@ -99,6 +99,7 @@ fn size(mut fields: Fields) -> Checked<()> {
 }
 
 async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Call) -> Result<Answer, ApiError> {
+    wanted.check_time(&app, &call.caller, &id).await?;
     let guest = Guest::reach(&app, &call.caller, &id).await?;
     let around = guest.around();
     let timeout_ms = wanted.process_timeout_ms(&around, Utc::now())?;
