@@ -19,6 +19,7 @@ mod settings;
 
 pub(crate) use change::{Step, apply};
 pub use env::check_env;
+pub(crate) use env::env_map;
 pub(crate) use find::json_response;
 pub use live::{Live, Ready};
 pub(crate) use registry::Sandboxes;
