@@ -6,7 +6,10 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+pub const RLIMIT_NPROC: u32 = libc::RLIMIT_NPROC;
+pub const RLIMIT_NOFILE: u32 = libc::RLIMIT_NOFILE;
 
 /// Room for the child's few calls; the kernel gives pages only as they are touched.
 const STACK: usize = 64 * 1024;
@@ -152,6 +155,15 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
             Err(fail(step, errno))
         }
     }
+}
+
+/// Takes over a descriptor that this program was started with, close-on-exec from now on. Call once per number.
+#[must_use]
+pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: a query and a flag change on a number; a wrong one gives an error and nothing else.
+    let open = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+    // SAFETY: it is open, was opened by our parent for us, and by contract this is called once per number.
+    open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 fn unset() -> libc::sigset_t {
