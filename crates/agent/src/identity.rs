@@ -1,8 +1,8 @@
 //! Who this sandbox is: taken from the host's hello, at the start and after every restore or fork.
 
+use runtime_proto::guest::Hello;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, Timespec};
-use runtime_proto::guest::Hello;
 
 use crate::log::log;
 use crate::process::now;

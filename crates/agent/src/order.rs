@@ -55,7 +55,10 @@ pub(crate) fn strings(list: &[Vec<u8>]) -> io::Result<Vec<CString>> {
 /// Runner to agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
-    Started { pid: i32 },
+    /// From the child itself, just before it becomes the program.
+    Starting { pid: i32 },
+    /// It is the program now.
+    Started,
     /// Nothing runs; the runner takes the next order.
     Failed { step: Step, errno: i32 },
     /// The leader ended: exit code, or signal made negative. `empty`: and nothing is left below.
@@ -67,7 +70,8 @@ pub(crate) enum Reply {
 impl Reply {
     pub(crate) fn to_wire(self) -> [u8; REPLY] {
         let (kind, a, b) = match self {
-            Self::Started { pid } => (1, pid, 0),
+            Self::Starting { pid } => (1, pid, 0),
+            Self::Started => (5, 0, 0),
             Self::Failed { step, errno } => (2, step as i32, errno),
             Self::Ended { end, empty } => (3, end, i32::from(empty)),
             Self::Empty => (4, 0, 0),
@@ -86,7 +90,8 @@ impl Reply {
         }
         let [kind, a, b] = values;
         Some(match kind {
-            1 => Self::Started { pid: a },
+            1 => Self::Starting { pid: a },
+            5 => Self::Started,
             2 => Self::Failed { step: Step::from_number(a)?, errno: b },
             3 => Self::Ended { end: a, empty: b != 0 },
             4 => Self::Empty,

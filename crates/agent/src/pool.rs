@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use runtime_host::fdpass;
 use runtime_host::spawn::{Program, SpawnError, spawn};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 
@@ -134,6 +134,7 @@ impl Pool {
             new_session: true,
             terminal: None,
             parent_death_signal: None,
+            announce: None,
         };
         // Under the reaper's lock: a runner must be known as one before its end can be collected.
         let pid = self.reaper.expect_runner(|| spawn(&program))?;

@@ -16,7 +16,8 @@ use std::time::Duration;
 use prost::Message;
 use runtime_host::fdpass;
 use runtime_host::reap::{Reaped, reap_any};
-use runtime_host::spawn::{Limit, Program, SpawnError, Step, spawn};
+use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
+use rustix::process::{Resource, getrlimit};
 
 use crate::order::{MAX_ORDER, Order, Reply, strings};
 use crate::tree;
@@ -40,11 +41,11 @@ pub(crate) fn main(socket: UnixStream) -> ExitCode {
 
 fn serve(socket: &UnixStream) -> io::Result<()> {
     while let Some((order, fds)) = receive(socket)? {
-        let started = start(&order, &fds);
+        let started = start(socket, &order, &fds);
         drop(fds);
         match started {
             Ok(pid) => {
-                reply(socket, Reply::Started { pid })?;
+                reply(socket, Reply::Started)?;
                 attend(socket, pid, order.kill_leftovers)?;
             }
             Err(error) => {
@@ -87,27 +88,15 @@ fn receive(socket: &UnixStream) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
     Ok(Some((order, fds)))
 }
 
-fn start(order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
+fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
     let invalid = |source| SpawnError { step: Step::Exec, source };
     let paths = strings(&order.paths).map_err(invalid)?;
     let argv = strings(&order.argv).map_err(invalid)?;
     let envp = strings(&order.envp).map_err(invalid)?;
     let cwd = CString::new(order.cwd.clone()).map_err(|_| invalid(io::ErrorKind::InvalidInput.into()))?;
     let fds: Vec<(BorrowedFd<'_>, i32)> = fds.iter().zip(0..).map(|(fd, number)| (fd.as_fd(), number)).collect();
-    let identity =
-        runtime_host::spawn::Identity { uid: order.uid, gid: order.gid, groups: order.groups.clone() };
-    let mut limits = vec![Limit {
-        resource: runtime_host::spawn::RLIMIT_NOFILE,
-        soft: OPEN_FILES.0,
-        hard: OPEN_FILES.1,
-    }];
-    if order.max_processes > 0 {
-        limits.push(Limit {
-            resource: runtime_host::spawn::RLIMIT_NPROC,
-            soft: order.max_processes,
-            hard: order.max_processes,
-        });
-    }
+    let identity = Identity { uid: order.uid, gid: order.gid, groups: order.groups.clone() };
+    let limits = limits(order.max_processes);
     let mut program = Program {
         paths: &paths,
         argv: &argv,
@@ -119,6 +108,7 @@ fn start(order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
         new_session: true,
         terminal: order.terminal.then_some(0),
         parent_death_signal: None,
+        announce: Some(Announce { to: socket.as_fd(), message: Reply::Starting { pid: 0 }.to_wire() }),
     };
     let result = spawn(&program);
     let noexec = rustix::io::Errno::NOEXEC.raw_os_error();
@@ -136,6 +126,18 @@ fn start(order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
         return spawn(&program);
     }
     result
+}
+
+/// Never above our own: raising a hard limit is a right we may not have.
+fn limits(max_processes: u64) -> Vec<Limit> {
+    let most = |resource, wanted: u64| getrlimit(resource).maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let files = most(Resource::Nofile, OPEN_FILES.1);
+    let mut limits = vec![Limit { resource: RLIMIT_NOFILE, soft: files.min(OPEN_FILES.0), hard: files }];
+    if max_processes > 0 {
+        let processes = most(Resource::Nproc, max_processes);
+        limits.push(Limit { resource: RLIMIT_NPROC, soft: processes, hard: processes });
+    }
+    limits
 }
 
 fn is_file(path: &CString, order: &Order) -> bool {

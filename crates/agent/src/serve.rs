@@ -105,7 +105,8 @@ async fn answer(agent: Arc<Agent>, opened: Opened) {
     };
     if told.is_ok() && stream.finish().await.is_ok() {
         // The peer's own end, if it is on its way, must not meet a reset.
-        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} }).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} })
+            .await;
     }
 }
 
@@ -126,8 +127,14 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
             return Ok(None);
         }
         Ask::GetProcess(wanted) => requests::get(agent, &wanted.process_id).await?,
-        Ask::ReadFile(_) | Ask::WriteFile(_) | Ask::ListFiles(_) | Ask::Stat(_) | Ask::MakeDir(_) | Ask::Remove(_)
-        | Ask::Rename(_) | Ask::Chmod(_) => {
+        Ask::ReadFile(_)
+        | Ask::WriteFile(_)
+        | Ask::ListFiles(_)
+        | Ask::Stat(_)
+        | Ask::MakeDir(_)
+        | Ask::Remove(_)
+        | Ask::Rename(_)
+        | Ask::Chmod(_) => {
             return Err(GuestError::new(ErrorCode::Unsupported, "files are not served yet").into());
         }
         Ask::KillLargest(_) => memory::kill_largest(agent).await?,

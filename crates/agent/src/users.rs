@@ -7,9 +7,9 @@ use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
 use runtime_host::spawn::Identity;
 use runtime_proto::guest::User;
+use rustix::fs::{Mode, OFlags};
 
 pub(crate) const SANDBOX_UID: u32 = 1000;
 pub(crate) const SANDBOX_GID: u32 = 1000;
@@ -139,7 +139,10 @@ mod tests {
             "root:x:0:0:root:/root:/bin/bash\nnonsense\nx:y:notanumber:1::/:\nruntime:x:1000:1000::/workspace:/bin/bash\n",
             "root:x:0:\ndocker:x:999:someone,runtime\nbad\n",
         );
-        assert_eq!((users.owner(1000), users.owner(5), users.group(999)), ("runtime".into(), "5".into(), "docker".into()));
+        assert_eq!(
+            (users.owner(1000), users.owner(5), users.group(999)),
+            ("runtime".into(), "5".into(), "docker".into())
+        );
         assert_eq!(users.identity_of(User::Sandbox).groups, [1000, 999]);
     }
 }

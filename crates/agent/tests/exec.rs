@@ -21,7 +21,11 @@ async fn results_are_what_a_shell_would_say() {
         ("pwd", 0, "/\n", ""),
     ] {
         let done = guest.exec(shell(line)).await.unwrap();
-        assert_eq!((code(&done), &done.stdout[..], &done.stderr[..]), (Some(expected), out.as_bytes(), err.as_bytes()), "{line}");
+        assert_eq!(
+            (code(&done), &done.stdout[..], &done.stderr[..]),
+            (Some(expected), out.as_bytes(), err.as_bytes()),
+            "{line}"
+        );
     }
     let missing = guest.exec(argv(&["no-such-program"])).await.unwrap();
     assert_eq!((code(&missing), &missing.stderr[..]), (Some(127), &b"no-such-program: command not found\n"[..]));
@@ -55,7 +59,10 @@ async fn input_is_given_and_long_output_keeps_its_head() {
     assert_eq!(&ignored.stdout[..], b"done\n");
     let long = guest.exec(shell("seq 1 1000000; seq 5 >&2")).await.unwrap();
     assert!(long.stdout_truncated && !long.stderr_truncated);
-    assert_eq!((long.stdout.len(), &long.stdout[..4], &long.stderr[..]), (65536, &b"1\n2\n"[..], &b"1\n2\n3\n4\n5\n"[..]));
+    assert_eq!(
+        (long.stdout.len(), &long.stdout[..4], &long.stderr[..]),
+        (65536, &b"1\n2\n"[..], &b"1\n2\n3\n4\n5\n"[..])
+    );
     let both = guest.exec(shell("head -c 60000 /dev/zero; head -c 60000 /dev/zero >&2")).await.unwrap();
     assert_eq!((both.stdout.len(), both.stderr.len(), both.stdout_truncated), (60000, 60000, false));
     guest.close().await;

@@ -50,6 +50,16 @@ pub struct Program<'a> {
     pub terminal: Option<RawFd>,
     /// Sent to the program when its parent's thread ends.
     pub parent_death_signal: Option<i32>,
+    /// Written by the child just before it becomes the program, so that its pid is known even if the program's first
+    /// act is to kill its parent.
+    pub announce: Option<Announce<'a>>,
+}
+
+/// Twelve bytes of which the middle four become the pid.
+#[derive(Debug, Clone, Copy)]
+pub struct Announce<'a> {
+    pub to: BorrowedFd<'a>,
+    pub message: [u8; 12],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +103,7 @@ struct Child {
     new_session: bool,
     terminal: Option<RawFd>,
     death_signal: Option<i32>,
+    announce: Option<(RawFd, [u8; 12])>,
     failed: (i32, i32),
 }
 
@@ -118,6 +129,7 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         new_session: program.new_session,
         terminal: program.terminal,
         death_signal: program.parent_death_signal,
+        announce: program.announce.map(|announce| (announce.to.as_raw_fd(), announce.message)),
         failed: (0, 0),
     };
     let mut stack: Vec<u128> = vec![0; STACK / size_of::<u128>()];
@@ -241,6 +253,13 @@ unsafe fn become_program(child: &Child) -> (i32, i32) {
         libc::syscall(libc::SYS_umask, 0o022);
         let none = 0_u64;
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u8>(), 8);
+        if let Some((to, mut message)) = child.announce {
+            let pid = (libc::syscall(libc::SYS_getpid) as i32).to_le_bytes();
+            message[4..8].copy_from_slice(&pid);
+            if libc::syscall(libc::SYS_write, to, message.as_ptr(), message.len()) != message.len() as i64 {
+                return (Step::Exec as i32, libc::EPIPE);
+            }
+        }
         let mut found = libc::ENOENT;
         for &path in &child.paths {
             if path.is_null() {
@@ -283,6 +302,7 @@ mod tests {
             new_session: true,
             terminal: None,
             parent_death_signal: None,
+            announce: None,
         })?;
         drop(write);
         let mut out = String::new();

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use runtime_host::reap::End;
 use runtime_host::spawn::Step;
 use runtime_proto::guest::{Command, EnvVar, ErrorCode, GuestError, Output as Which, Pty, User};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
@@ -21,8 +21,7 @@ use crate::pool::Runner;
 use crate::users::{SANDBOX_NAME, users};
 
 pub(crate) const HOME: &str = "/workspace";
-pub(crate) const PATH: &str =
-    "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+pub(crate) const PATH: &str = "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// What the kernel takes for one argument or variable, and in all, with room for its own.
 const MAX_STRING: usize = 128 * 1024;
 const MAX_STRINGS: usize = 2 * 1024 * 1024 - 64 * 1024;
@@ -118,17 +117,21 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
         return Err(refuse(ErrorCode::Busy, "starting a process: runners are killed as they come"));
     };
     drop((stdin_theirs, out_theirs, err_theirs));
-    let reply = match runner.reply().await {
-        Ok(reply) => reply,
-        Err(gone) => {
-            agent.reaper.runner_ended(gone.pid).await;
-            supervise::kill_orphans(agent).await;
-            let message = "starting a process: its runner was killed, and whether it ran is not known";
-            return Err(refuse(ErrorCode::Internal, message));
+    let mut pid = None;
+    let reply = loop {
+        match runner.reply().await {
+            Ok(Reply::Starting { pid: announced }) => pid = Some(announced),
+            Ok(reply) => break reply,
+            // It was killed between: if the program began, its end can still be told.
+            Err(_) if pid.is_some() => break Reply::Started,
+            Err(gone) => {
+                agent.reaper.runner_ended(gone.pid).await;
+                return Err(refuse(ErrorCode::Busy, "starting a process: its runner was killed before it began"));
+            }
         }
     };
-    match reply {
-        Reply::Started { pid } => {
+    match (reply, pid) {
+        (Reply::Started, Some(pid)) => {
             let runner_pid = runner.pid;
             proc.state.send_modify(|state| {
                 state.phase = Phase::Running;
@@ -140,11 +143,11 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
             tokio::spawn(supervise::watch(agent.clone(), proc.clone(), runner, ends, mark));
             Ok(())
         }
-        Reply::Failed { step, errno } => {
+        (Reply::Failed { step, errno }, _) => {
             agent.pool.give_back(runner);
             not_started(agent, proc, order, step, errno)
         }
-        Reply::Ended { .. } | Reply::Empty => Err(confused(runner)),
+        _ => Err(confused(runner)),
     }
 }
 
@@ -153,13 +156,7 @@ fn confused(runner: Runner) -> GuestError {
 }
 
 /// A program that is missing or may not be run is an ended process, as under a shell; the rest is refused.
-fn not_started(
-    agent: &Arc<Agent>,
-    proc: &Arc<Proc>,
-    order: &Order,
-    step: Step,
-    errno: i32,
-) -> Result<(), GuestError> {
+fn not_started(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, step: Step, errno: i32) -> Result<(), GuestError> {
     let errno = Errno::from_raw_os_error(errno);
     let cwd = &proc.cwd;
     match (step, errno) {
@@ -179,7 +176,9 @@ fn not_started(
         (Step::Exec, _) => {
             let name = String::from_utf8_lossy(order.argv.first().map_or(&b""[..], Vec::as_slice)).into_owned();
             let (code, text) = match errno {
-                Errno::NOENT | Errno::NOTDIR if name.contains('/') => (127, format!("{name}: No such file or directory\n")),
+                Errno::NOENT | Errno::NOTDIR if name.contains('/') => {
+                    (127, format!("{name}: No such file or directory\n"))
+                }
                 Errno::NOENT | Errno::NOTDIR => (127, format!("{name}: command not found\n")),
                 Errno::ACCESS => (126, format!("{name}: Permission denied\n")),
                 other => (126, format!("{name}: cannot run it: {other}\n")),

@@ -54,8 +54,15 @@ struct Head {
 /// What stands at a cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    Chunk { which: Which, offset: u64, data: Bytes },
-    Lost { dropped: u64, resume_at: u64 },
+    Chunk {
+        which: Which,
+        offset: u64,
+        data: Bytes,
+    },
+    Lost {
+        dropped: u64,
+        resume_at: u64,
+    },
     /// Nothing yet.
     Wait,
     /// Nothing, and nothing will come.
@@ -330,11 +337,13 @@ mod tests {
     #[test]
     fn one_line_of_offsets_over_both_streams() {
         let output = Output::new(4, true);
-        for (which, data) in [(Which::Stdout, "ab"), (Which::Stderr, "x"), (Which::Stdout, "cde"), (Which::Stdout, "f")] {
+        for (which, data) in [(Which::Stdout, "ab"), (Which::Stderr, "x"), (Which::Stdout, "cde"), (Which::Stdout, "f")]
+        {
             output.push_now(which, data.as_bytes());
         }
         let reader = output.attach(0);
-        let expected = [chunk(Which::Stdout, 0, b"ab"), chunk(Which::Stderr, 2, b"x"), chunk(Which::Stdout, 3, b"cdef")];
+        let expected =
+            [chunk(Which::Stdout, 0, b"ab"), chunk(Which::Stderr, 2, b"x"), chunk(Which::Stdout, 3, b"cdef")];
         assert_eq!(drain(&reader, 0), expected);
         assert_eq!(drain(&reader, 4), [chunk(Which::Stdout, 4, b"def")]);
         let heads = output.heads();

@@ -118,7 +118,8 @@ pub(crate) async fn follow(agent: &Arc<Agent>, follow: Follow, stream: &mut Stre
     proc.begun().await?;
     let (end, _) = proc.output.extent();
     if follow.cursor > end {
-        let message = format!("following process {}: the cursor {} is past its output of {end} bytes", proc.id, follow.cursor);
+        let message =
+            format!("following process {}: the cursor {} is past its output of {end} bytes", proc.id, follow.cursor);
         return Err(GuestError::new(ErrorCode::Invalid, message).into());
     }
     let reader = proc.output.attach(follow.cursor);

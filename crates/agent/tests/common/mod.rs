@@ -27,7 +27,10 @@ pub struct Guest {
     hang_up: tokio::sync::oneshot::Sender<()>,
 }
 
-async fn attach(mut stdin: ChildStdin, mut stdout: ChildStdout) -> (Opener, JoinHandle<(ChildStdin, ChildStdout)>, tokio::sync::oneshot::Sender<()>) {
+async fn attach(
+    mut stdin: ChildStdin,
+    mut stdout: ChildStdout,
+) -> (Opener, JoinHandle<(ChildStdin, ChildStdout)>, tokio::sync::oneshot::Sender<()>) {
     let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
     let hello = Hello {
         nonce: Bytes::from(epoch.to_le_bytes().repeat(4)),
