@@ -4,6 +4,7 @@
 //! One binary, three roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]) and `sudo`
 //! (inside the sandbox, [`sudo`]).
 
+mod files;
 mod identity;
 mod log;
 mod memory;
@@ -15,6 +16,7 @@ mod runner;
 mod serve;
 mod setup;
 mod shutdown;
+
 mod tree;
 mod users;
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
             Some(socket) => runner::main(socket),
             None => ExitCode::FAILURE,
         },
+
         _ => agent(),
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::log;
 use crate::process::requests;
-use crate::{Agent, identity, memory, shutdown};
+use crate::{Agent, files, identity, memory, shutdown};
 
 /// Streams the host may have open: a process, its reader and a write for each, and as many file requests.
 const MAX_STREAMS: usize = 4096;
@@ -105,8 +105,7 @@ async fn answer(agent: Arc<Agent>, opened: Opened) {
     };
     if told.is_ok() && stream.finish().await.is_ok() {
         // The peer's own end, if it is on its way, must not meet a reset.
-        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} })
-            .await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} }).await;
     }
 }
 
@@ -127,16 +126,14 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
             return Ok(None);
         }
         Ask::GetProcess(wanted) => requests::get(agent, &wanted.process_id).await?,
-        Ask::ReadFile(_)
-        | Ask::WriteFile(_)
-        | Ask::ListFiles(_)
-        | Ask::Stat(_)
-        | Ask::MakeDir(_)
-        | Ask::Remove(_)
-        | Ask::Rename(_)
-        | Ask::Chmod(_) => {
-            return Err(GuestError::new(ErrorCode::Unsupported, "files are not served yet").into());
-        }
+        Ask::ReadFile(wanted) => files::read::serve(agent, wanted, stream).await?,
+        Ask::WriteFile(wanted) => files::write::serve(agent, wanted, stream).await?,
+        Ask::ListFiles(wanted) => files::list::serve(agent, wanted, stream).await?,
+        Ask::Stat(wanted) => files::change::stat(agent, wanted).await?,
+        Ask::MakeDir(wanted) => files::change::make_dir(agent, wanted).await?,
+        Ask::Remove(wanted) => files::remove::serve(agent, wanted).await?,
+        Ask::Rename(wanted) => files::change::rename(agent, wanted).await?,
+        Ask::Chmod(wanted) => files::change::chmod(agent, wanted).await?,
         Ask::KillLargest(_) => memory::kill_largest(agent).await?,
         Ask::GetActivity(_) => Tell::Activity(Activity { live_processes: agent.table.live() as u32 }),
         Ask::Shutdown(wanted) => shutdown::run(agent, Duration::from_millis(wanted.grace_ms)).await?,
