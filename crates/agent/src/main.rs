@@ -16,6 +16,7 @@ mod runner;
 mod serve;
 mod setup;
 mod shutdown;
+mod sudo;
 
 mod tree;
 mod users;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
             None => ExitCode::FAILURE,
         },
 
+        "sudo" => sudo::client::main(),
         _ => agent(),
     }
 }
@@ -78,7 +80,7 @@ fn agent() -> ExitCode {
     setup::prepare();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(16)
+        .max_blocking_threads(48)
         .thread_keep_alive(Duration::from_secs(60))
         .build()
     {
@@ -119,6 +121,9 @@ async fn live() -> std::io::Result<()> {
             }
         }
     });
+    if getpid().is_init() {
+        tokio::spawn(sudo::server::serve(agent.clone()));
+    }
     let (stdin, stdout) = setup::channel()?;
     let mut reader = pipe::Receiver::from_owned_fd_unchecked(stdin)?;
     let mut writer = pipe::Sender::from_owned_fd_unchecked(stdout)?;

@@ -34,7 +34,8 @@ pub(crate) async fn kill_largest(agent: &Arc<Agent>) -> Answer {
     Ok(Tell::Killed(Killed { pid, name: stat.name, rss_bytes: stat.rss_pages * PAGE }))
 }
 
-fn owner(agent: &Agent, mut pid: i32) -> Option<Arc<crate::process::Proc>> {
+/// The process in whose tree `pid` is. Walks up /proc.
+pub(crate) fn owner(agent: &Agent, mut pid: i32) -> Option<Arc<crate::process::Proc>> {
     for _ in 0..MAX_DEPTH {
         let parent = tree::stat(pid)?.parent;
         if agent.reaper.is_runner(parent) {

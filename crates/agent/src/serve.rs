@@ -105,7 +105,8 @@ async fn answer(agent: Arc<Agent>, opened: Opened) {
     };
     if told.is_ok() && stream.finish().await.is_ok() {
         // The peer's own end, if it is on its way, must not meet a reset.
-        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} }).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), async { while let Ok(Some(_)) = stream.recv().await {} })
+            .await;
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn all() -> Vec<i32> {
 }
 
 /// Direct children; `None` where the kernel does not list them.
-fn children(pid: i32) -> Option<Vec<i32>> {
+pub(crate) fn children(pid: i32) -> Option<Vec<i32>> {
     let mut out = Vec::new();
     let threads = numbers_in(&format!("{pid}/task"));
     let mut listed = threads.is_empty();

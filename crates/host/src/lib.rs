@@ -2,5 +2,6 @@
 
 pub mod credentials;
 pub mod fdpass;
+pub mod forward;
 pub mod reap;
 pub mod spawn;

@@ -4,9 +4,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use runtime_proto::guest::{Chmod, ErrorCode, FileKind, GuestError, MakeDir, PathRef, Rename, Tell};
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use runtime_proto::guest::{Chmod, ErrorCode, FileKind, GuestError, MakeDir, PathRef, Rename, Tell};
 
 use super::{FileError, absolute, act, describe, kind_of};
 use crate::Agent;
@@ -19,10 +19,7 @@ pub(crate) async fn stat(_agent: &Arc<Agent>, wanted: PathRef) -> Answer {
 
 pub(crate) async fn make_dir(_agent: &Arc<Agent>, wanted: MakeDir) -> Answer {
     let path = absolute(&wanted.path)?;
-    act(wanted.user, move || {
-        if wanted.parents { make_parents(&path) } else { make(&path) }
-    })
-    .await?;
+    act(wanted.user, move || if wanted.parents { make_parents(&path) } else { make(&path) }).await?;
     Ok(done())
 }
 
@@ -71,12 +68,14 @@ pub(crate) async fn rename(_agent: &Arc<Agent>, wanted: Rename) -> Answer {
     let to = absolute(&wanted.to)?;
     act(wanted.user, move || {
         if wanted.overwrite {
-            return renameat_with(CWD, &from, CWD, &to, RenameFlags::empty()).map_err(|error| moving(error, &from, &to));
+            return renameat_with(CWD, &from, CWD, &to, RenameFlags::empty())
+                .map_err(|error| moving(error, &from, &to));
         }
         match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
             // Not every file system can promise it: look, then rename.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                rustix::fs::statat(CWD, &from, AtFlags::SYMLINK_NOFOLLOW).map_err(FileError::at("looking at", &from))?;
+                rustix::fs::statat(CWD, &from, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(FileError::at("looking at", &from))?;
                 if rustix::fs::statat(CWD, &to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     return Err(FileError::new("moving to", &to, Errno::EXIST.into()));
                 }

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
 use runtime_proto::guest::{ErrorCode, GuestError};
+use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use globset::{GlobBuilder, GlobMatcher};
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
-use rustix::io::Errno;
 use runtime_proto::channel::Stream;
 use runtime_proto::guest::{ErrorCode, FileInfo, FileKind, FileList, GuestError, ListFiles, Tell};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::{FileError, absolute, act, info, kind_of};
 use crate::Agent;
@@ -151,7 +151,6 @@ mod tests {
             ("d/**", "d/e/a", true),
             ("{a,b}.txt", "b.txt", true),
             ("[!a].txt", "a.txt", false),
-            ("?", "é", true),
         ] {
             assert_eq!(matcher(glob).unwrap().unwrap().is_match(path), expected, "{glob} on {path}");
         }

@@ -13,9 +13,9 @@ pub(crate) mod write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Stat};
 use runtime_host::credentials::Acting;
 use runtime_proto::guest::{ErrorCode, FileInfo, FileKind, GuestError, User};
+use rustix::fs::{AtFlags, CWD, Stat};
 
 pub(crate) use error::FileError;
 
@@ -26,8 +26,8 @@ pub(crate) async fn act<T: Send + 'static>(
     user: i32,
     work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, GuestError> {
-    let user =
-        User::try_from(user).map_err(|_| GuestError::new(ErrorCode::Invalid, "reaching a file: the user is unknown"))?;
+    let user = User::try_from(user)
+        .map_err(|_| GuestError::new(ErrorCode::Invalid, "reaching a file: the user is unknown"))?;
     let done = tokio::task::spawn_blocking(move || act_here(user, work)).await;
     match done {
         Ok(result) => result.map_err(|error| error.to_guest()),

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::fs::{Mode, OFlags};
 use runtime_proto::channel::Stream;
 use runtime_proto::guest::{Chunk, DATA_STEP, ErrorCode, FileInfo, FileKind, GuestError, PathRef, Tell};
+use rustix::fs::{Mode, OFlags};
 
 use super::{FileError, absolute, act, info, kind_of};
 use crate::Agent;

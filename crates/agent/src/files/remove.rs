@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use runtime_proto::guest::{ErrorCode, Remove, Removed, Tell};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use runtime_proto::guest::{ErrorCode, Remove, Removed, Tell};
 
 use super::{FileError, absolute, act};
 use crate::Agent;

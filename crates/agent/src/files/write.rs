@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
-use rustix::io::Errno;
 use runtime_proto::channel::Stream;
 use runtime_proto::guest::{DATA_STEP, ErrorCode, FileInfo, GuestError, Tell, User, WriteFile, decode_input};
-use tokio::sync::mpsc;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::{FileError, absolute, act_here, info};
 use crate::Agent;
@@ -23,6 +23,11 @@ use crate::serve::Failure;
 
 /// Names of files that are being written: nothing the guest is likely to use, and told apart from each other.
 const PREFIX: &str = ".runtime-write-";
+
+/// A file that may wait in memory until all of it has come.
+const SMALL: u64 = 1024 * 1024;
+/// Large files that are written at once.
+static LARGE: Semaphore = Semaphore::const_new(8);
 
 enum Part {
     Data(bytes::Bytes),
@@ -39,15 +44,21 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: WriteFile, stream: &mut S
     }
     let size = wanted.size;
     let mode = wanted.mode;
-    // One worker keeps the file from the first byte to the last; the queue is short, so a slow disk slows the host.
-    let (parts, received) = mpsc::channel(8);
-    let worker = tokio::task::spawn_blocking(move || act_here(user, || write(&path, mode, received)));
+    // One worker keeps the file from the first byte to the last. For a small file it begins when all has come, so that
+    // a slow host holds none; large ones wait for one of a few, and their short queue makes a slow disk slow the host.
+    let small = size <= SMALL;
+    let _place = if small { None } else { Some(LARGE.acquire().await.map_err(|_| Failure::Gone)?) };
+    let (parts, received) = mpsc::channel(if small { SMALL as usize / 1024 } else { 8 });
+    let start = move || tokio::task::spawn_blocking(move || act_here(user, || write(&path, mode, received)));
+    let (mut worker, mut start) = if small { (None, Some(start)) } else { (Some(start()), None) };
     let mut taken = 0;
+    let mut messages = 0;
     let complete = loop {
         let Some(message) = stream.recv().await? else { break taken == size };
         let Ok(input) = decode_input(message) else { break false };
         taken += input.data.len() as u64;
-        if taken > size || input.data.len() > DATA_STEP + 1024 {
+        messages += 1;
+        if taken > size || input.data.len() > DATA_STEP + 1024 || (small && messages >= SMALL / 1024) {
             break false;
         }
         // A worker that failed has dropped its end; its own error is the answer.
@@ -55,6 +66,10 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: WriteFile, stream: &mut S
             break true;
         }
     };
+    if let Some(start) = start.take() {
+        worker = Some(start());
+    }
+    let Some(worker) = worker else { return Err(Failure::Gone) };
     if complete {
         let _ = parts.send(Part::Commit).await;
     }

@@ -66,6 +66,7 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
         output: Output::new(wish.head_limit, !wish.binary),
         stdin: Stdin::new(wish.stdin),
         state: watch::Sender::new(State::default()),
+        helpers: watch::Sender::default(),
     };
     let (proc, known) = agent.table.enter(proc)?;
     if known {

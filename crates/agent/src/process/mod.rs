@@ -7,6 +7,7 @@ pub(crate) mod stdin;
 pub(crate) mod supervise;
 pub(crate) mod table;
 
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use runtime_host::reap::End;
@@ -33,6 +34,8 @@ pub(crate) struct Proc {
     pub(crate) output: Output,
     pub(crate) stdin: Stdin,
     pub(crate) state: watch::Sender<State>,
+    /// Runners of commands that its tree started under `sudo`.
+    pub(crate) helpers: watch::Sender<BTreeSet<i32>>,
 }
 
 #[derive(Clone, Default)]
@@ -115,8 +118,18 @@ impl Proc {
         }
     }
 
-    pub(crate) fn is_live(&self) -> bool {
-        matches!(self.state.borrow().phase, Phase::Starting | Phase::Running)
+    pub(crate) fn add_helper(&self, runner: i32) {
+        self.helpers.send_if_modified(|helpers| helpers.insert(runner));
+    }
+
+    pub(crate) fn remove_helper(&self, runner: i32) {
+        self.helpers.send_if_modified(|helpers| helpers.remove(&runner));
+    }
+
+    /// The runners below which its tree hangs.
+    pub(crate) fn roots(&self) -> Vec<i32> {
+        let own = self.state.borrow().runner;
+        own.into_iter().chain(self.helpers.borrow().iter().copied()).collect()
     }
 
     /// Waits until it runs or has run; an error if it never will.

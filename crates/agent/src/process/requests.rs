@@ -195,7 +195,7 @@ pub(crate) async fn signal(agent: &Arc<Agent>, signal: Signal) -> Answer {
         return Err(GuestError::new(ErrorCode::Invalid, message).into());
     }
     proc.begun().await?;
-    signal_tree(agent, &proc, signal.signal).await;
+    signal_tree(&proc, signal.signal).await;
     Ok(crate::serve::done())
 }
 
@@ -216,15 +216,16 @@ pub(crate) async fn get(agent: &Arc<Agent>, id: &str) -> Answer {
 
 /// With the number of processes an ended leader left.
 async fn describe(proc: &Arc<Proc>, attached: bool) -> runtime_proto::guest::Process {
-    let runner = {
+    let ended = {
         let state = proc.state.borrow();
-        state.runner.filter(|_| state.tree && matches!(state.phase, Phase::Ended { .. }))
+        state.tree && matches!(state.phase, Phase::Ended { .. })
     };
-    let leftovers = match runner {
-        Some(runner) => {
-            tokio::task::spawn_blocking(move || tree::below(runner, &|_| false).len()).await.unwrap_or(0) as u32
-        }
-        None => 0,
+    let roots = if ended { proc.roots() } else { Vec::new() };
+    let leftovers = if roots.is_empty() {
+        0
+    } else {
+        let walk = move || roots.into_iter().map(|root| tree::below(root, &|_| false).len()).sum::<usize>();
+        tokio::task::spawn_blocking(walk).await.unwrap_or(0) as u32
     };
     proc.describe(attached, leftovers)
 }

@@ -1,6 +1,7 @@
 //! From a running command to its end: reading its output, counting its time, telling its end, leaving nothing behind.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ const KILL_WAIT: Duration = Duration::from_millis(1500);
 const LAST_BYTES: usize = 1024 * 1024;
 /// A step of the run clock. Longer gaps than a step and a bit are time the machine was not running.
 const TICK: Duration = Duration::from_secs(2);
+/// Between two looks at what does not want to die.
+const AGAIN: Duration = Duration::from_millis(20);
 const READ: usize = 64 * 1024;
 
 thread_local! {
@@ -63,7 +66,7 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
             reply = &mut next => reply,
             () = run_out(proc.timeout_ms) => {
                 proc.state.send_modify(|state| state.timed_out = true);
-                kill_tree(&agent, &proc).await;
+                kill_tree(&proc).await;
                 next.await
             }
         }
@@ -84,7 +87,10 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
         // Killed because its time was up, or it just ended at that moment by itself.
         state.timed_out &= !matches!(end, Some(End::Code(_)));
         state.phase = Phase::Ended { end, at: now(), duration_ms: proc.started.elapsed().as_millis() as u64 };
-        state.tree = !empty && !lost_runner;
+        state.tree = !lost_runner && (!empty || !proc.helpers.borrow().is_empty());
+        if empty {
+            state.runner = None;
+        }
     });
     proc.stdin.shut();
     if let Some(feeder) = feeder {
@@ -94,6 +100,7 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
     if lost_runner {
         if proc.exec {
             kill_orphans(&agent).await;
+            let _ = tokio::time::timeout(KILL_WAIT, end_helpers(&proc)).await;
         }
         finish(&agent, &proc, &mut readers, &hurry, Duration::ZERO).await;
         return;
@@ -111,6 +118,7 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
                 Err(_) => {}
             }
         }
+        let _ = tokio::time::timeout(KILL_WAIT, end_helpers(&proc)).await;
         finish(&agent, &proc, &mut readers, &hurry, if empty { LINGER } else { Duration::ZERO }).await;
     } else {
         finish(&agent, &proc, &mut readers, &hurry, LINGER).await;
@@ -119,12 +127,28 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
         // What it left lives on under its runner: listed, and killable, until the last one is gone.
         empty = matches!(runner.reply().await, Ok(Reply::Empty));
     }
-    proc.state.send_modify(|state| {
-        state.tree = false;
-        state.runner = None;
-    });
+    proc.state.send_modify(|state| state.runner = None);
     if empty {
         agent.pool.give_back(runner);
+    }
+    if proc.exec {
+        end_helpers(&proc).await;
+    } else {
+        let mut helpers = proc.helpers.subscribe();
+        let _ = helpers.wait_for(BTreeSet::is_empty).await;
+    }
+    proc.state.send_modify(|state| state.tree = false);
+}
+
+/// Kills what the tree had started under `sudo`, until nothing of that is left.
+async fn end_helpers(proc: &Arc<Proc>) {
+    let mut helpers = proc.helpers.subscribe();
+    while !helpers.borrow_and_update().is_empty() {
+        let roots = proc.roots();
+        let _ =
+            tokio::task::spawn_blocking(move || roots.into_iter().for_each(|root| tree::kill_below(root, &|_| false)))
+                .await;
+        let _ = tokio::time::timeout(AGAIN, helpers.changed()).await;
     }
 }
 
@@ -165,7 +189,7 @@ async fn adopted_end(agent: &Arc<Agent>, proc: &Arc<Proc>, runner: &Runner, mark
         // Counted anew: it runs a little longer, never shorter.
         () = run_out(proc.timeout_ms) => {
             proc.state.send_modify(|state| state.timed_out = true);
-            kill_tree(agent, proc).await;
+            kill_tree(proc).await;
             ended.await
         }
     }
@@ -186,35 +210,31 @@ async fn run_out(timeout_ms: u64) {
     }
 }
 
-/// Where a process's tree hangs: below its runner, or it is its leader's own.
-fn root_of(proc: &Proc) -> Option<(i32, bool)> {
-    let state = proc.state.borrow();
-    match (state.runner, &state.phase) {
-        (Some(runner), _) => Some((runner, false)),
-        (None, Phase::Running) => Some((state.pid, true)),
-        _ => None,
-    }
-}
-
 /// Ends the whole tree.
-pub(crate) async fn kill_tree(agent: &Arc<Agent>, proc: &Arc<Proc>) {
+pub(crate) async fn kill_tree(proc: &Arc<Proc>) {
     const SIGKILL: i32 = 9;
-    signal_tree(agent, proc, SIGKILL).await;
+    signal_tree(proc, SIGKILL).await;
 }
 
 /// Signals every process of the tree.
-pub(crate) async fn signal_tree(_agent: &Arc<Agent>, proc: &Arc<Proc>, number: i32) {
+pub(crate) async fn signal_tree(proc: &Arc<Proc>, number: i32) {
     const SIGKILL: i32 = 9;
-    let Some((root, itself)) = root_of(proc) else { return };
+    let roots = proc.roots();
+    let alone = {
+        let state = proc.state.borrow();
+        (state.runner.is_none() && matches!(state.phase, Phase::Running)).then_some(state.pid)
+    };
     // A walk over /proc takes a while under a user-space kernel: not on the thread that serves everybody.
     let walk = tokio::task::spawn_blocking(move || {
-        if itself {
-            tree::signal(root, number);
+        if let Some(leader) = alone {
+            tree::signal(leader, number);
         }
-        if number == SIGKILL {
-            tree::kill_below(root, &|_| false);
-        } else {
-            tree::signal_below(root, number, &|_| false);
+        for root in roots.into_iter().chain(alone) {
+            if number == SIGKILL {
+                tree::kill_below(root, &|_| false);
+            } else {
+                tree::signal_below(root, number, &|_| false);
+            }
         }
     });
     let _ = walk.await;

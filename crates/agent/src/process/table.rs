@@ -103,7 +103,7 @@ impl Table {
 
     /// The process whose tree hangs below this runner.
     pub(crate) fn by_runner(&self, runner: i32) -> Option<Arc<Proc>> {
-        self.lock().by_id.values().find(|proc| proc.state.borrow().runner == Some(runner)).cloned()
+        self.lock().by_id.values().find(|proc| proc.roots().contains(&runner)).cloned()
     }
 }
 

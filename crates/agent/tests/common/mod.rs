@@ -60,12 +60,12 @@ async fn attach(
 
 impl Guest {
     pub async fn start() -> Self {
-        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_runtime-agent"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(false)
-            .spawn()
-            .expect("the agent starts");
+        Self::start_as(tokio::process::Command::new(env!("CARGO_BIN_EXE_runtime-agent"))).await
+    }
+
+    pub async fn start_as(mut command: tokio::process::Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(false).spawn().expect("the agent starts");
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let (host, pump, hang_up) = attach(stdin, stdout).await;
         Self { host, child, pump, hang_up }
