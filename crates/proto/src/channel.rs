@@ -154,7 +154,8 @@ impl Channel {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (outbox, outbox_rx) = mpsc::channel(OUTBOX);
-        let (incoming_tx, incoming) = mpsc::channel(64);
+        // As long as there may be streams: a burst that comes in one read is not refused.
+        let (incoming_tx, incoming) = mpsc::channel(config.max_streams);
         let (quiesced, quiesce) = mpsc::channel(1);
         let next = if config.side == Side::Host { 1 } else { 2 };
         let table = Table { open: HashMap::new(), next, closed: false };
