@@ -7,7 +7,7 @@ use super::values::{Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, 
 #[derive(Debug, Subcommand)]
 pub enum SandboxVerb {
     /// Create a sandbox and print its id.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Waits until the sandbox is running, and for room when there is none.
 
 Examples:
@@ -18,7 +18,7 @@ Examples:
     Create(CreateArgs),
 
     /// Run a command in a sandbox of its own, and delete the sandbox afterwards.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in
 is the command's input. The exit code is the command's; 124 means that it ran into --timeout.
 
@@ -30,9 +30,9 @@ Examples:
     Run(RunArgs),
 
     /// Run a command in a sandbox, with its output as it comes.
-    #[command(after_long_help = "\
-Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in
-(up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit code is the command's, 124 for a timeout, 128 and
+    #[command(after_help = "\
+Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in \
+(up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit code is the command's, 124 for a timeout, 128 and \
 the signal's number for a killed one.
 
 Examples:
@@ -45,7 +45,7 @@ Examples:
     /// List sandboxes, oldest first.
     #[command(
         visible_alias = "list",
-        after_long_help = "\
+        after_help = "\
 Examples:
   runtime sandboxes ls
   runtime sandboxes ls --state running --label team=web
@@ -57,7 +57,7 @@ Examples:
     Get(OneArgs),
 
     /// Stop a sandbox, or all that carry some labels; their disks are kept.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Examples:
   runtime sandboxes stop worker
   runtime sandboxes stop --label team=web --label stage=test     every label must match")]
@@ -67,7 +67,7 @@ Examples:
     Restart(OneArgs),
 
     /// Change a sandbox's settings.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 What is not named stays as it is. --label replaces all labels.
 
 Examples:
@@ -81,14 +81,14 @@ Examples:
     Rm(OneArgs),
 
     /// Print a file of a sandbox.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Examples:
   runtime sandboxes cat worker /workspace/report.txt
   runtime sandboxes cat worker /workspace/plot.png > plot.png")]
     Cat(CatArgs),
 
     /// List the files of a sandbox.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 A line is the kind (d directory, l link, - file, ? other), the size and the path.
 
 Examples:
@@ -287,7 +287,7 @@ pub struct ExecArgs {
 #[derive(Debug, Args)]
 pub struct CommandWords {
     /// The command; without `--`, options in it are taken for this program's.
-    #[arg(value_name = "COMMAND")]
+    #[arg(value_name = "COMMAND", hide = true)]
     pub words: Vec<String>,
 
     /// The command, word for word.
