@@ -1,6 +1,8 @@
 //! The verbs of the sandbox product.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
+use runtime_model::State;
 
 use super::values::{Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, integer, pair, volume};
 
@@ -15,7 +17,7 @@ Examples:
   runtime sandboxes create --name worker --vcpu 4 --memory 8192 --label team=web
   runtime sandboxes create --name worker --get-or-create
   runtime sandboxes create --timeout 3600 --on-timeout stop --env MODE=test")]
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
 
     /// Run a command in a sandbox of its own, and delete the sandbox afterwards.
     #[command(after_help = "\
@@ -27,7 +29,7 @@ Examples:
   runtime sandboxes run --timeout 60 -- 'git clone https://example.com/x && make -C x'
   cat data.csv | runtime sandboxes run -- wc -l
   runtime sandboxes run --keep --name debug -- make test")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
 
     /// Run a command in a sandbox, with its output as it comes.
     #[command(after_help = "\
@@ -109,18 +111,6 @@ pub enum AtEnd {
     Pause,
     Stop,
     Delete,
-}
-
-/// The states a list can be narrowed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StateWord {
-    Starting,
-    Running,
-    Pausing,
-    Paused,
-    Resuming,
-    Stopping,
-    Stopped,
 }
 
 /// What a new sandbox is like; shared by `create` and `run`.
@@ -314,8 +304,8 @@ pub struct LsArgs {
     pub labels: Vec<(String, String)>,
 
     /// Only those in this state; repeatable, one must match.
-    #[arg(long = "state", value_name = "STATE", value_enum)]
-    pub states: Vec<StateWord>,
+    #[arg(long = "state", value_name = "STATE", value_parser = PossibleValuesParser::new(State::ALL.map(State::as_str)))]
+    pub states: Vec<String>,
 }
 
 #[derive(Debug, Args)]
