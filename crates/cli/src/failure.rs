@@ -143,7 +143,12 @@ fn issue(issue: &Value) -> String {
         _ => String::new(),
     };
     let text = issue.get("message").and_then(Value::as_str).unwrap_or("is not accepted");
-    let text = if path.ends_with("Micros") { in_dollars(text) } else { text.to_owned() };
+    let text = match path.as_str() {
+        path if path.ends_with("Micros") => in_dollars(text),
+        // The option takes seconds.
+        path if path.ends_with("Ms") => format!("{text} (milliseconds)"),
+        _ => text.to_owned(),
+    };
     let name = option_name(&path);
     if name.is_empty() { text } else { format!("{name} {text}") }
 }
@@ -237,6 +242,10 @@ mod tests {
         assert_eq!(
             issue(&json!({"path": ["maxTotalCostMicros"], "message": "must be at least 10000"})),
             "--max-total-cost must be at least $0.0100"
+        );
+        assert_eq!(
+            issue(&json!({"path": "timeoutMs", "message": "must be at most 86400000"})),
+            "--timeout must be at most 86400000 (milliseconds)"
         );
         assert_eq!(issue(&json!({"message": "the body is empty"})), "the body is empty");
     }

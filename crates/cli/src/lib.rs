@@ -171,7 +171,7 @@ fn help(tree: &clap::Command, path: &[String]) -> String {
     for word in path {
         command = command.find_subcommand(word).unwrap_or(command);
     }
-    let text = command.clone().render_long_help();
+    let text = command.clone().render_help();
     if std::io::stdout().is_terminal() { text.ansi().to_string() } else { text.to_string() }
 }
 

@@ -214,9 +214,11 @@ fn unknown_option(typed: &str, command: &Command, path: &[String]) -> UsageError
     let known: Vec<&str> = command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(Arg::get_long).collect();
     let list = known.iter().map(|long| format!("--{long}")).collect::<Vec<_>>().join(", ");
     let guess = typed.strip_prefix("--").and_then(|typed| likely(typed, known.iter().copied()));
+    let runs_commands = command.get_positionals().any(Arg::is_last_set);
+    let command_options = if runs_commands { " Options of the command to run go after `--`." } else { "" };
     let guess = guess.map(|long| format!("Did you mean --{long}? ")).unwrap_or_default();
     UsageError::new(format!("`{name}` has no option {typed}"))
-        .hint(format!("{guess}Its options: {list}. Options of a command to run go after `--`."))
+        .hint(format!("{guess}Its options: {list}.{command_options}"))
 }
 
 fn no_such_word(word: &str, command: &Command, path: &[String]) -> UsageError {

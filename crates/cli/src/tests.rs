@@ -107,37 +107,106 @@ fn only_json_before_the_dashes_is_ours() {
 
 #[test]
 fn mistakes_name_what_was_probably_meant() {
-    insta::assert_snapshot!(mistake(&["sandboxes", "update", "box", "--nmae", "x"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "get", "box", "--verbose"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "exec", "box", "ls", "-la"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--name", "--memory", "5"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "crate"]), @"");
-    insta::assert_snapshot!(mistake(&["sandbxes", "ls"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes"]), @"");
-    insta::assert_snapshot!(mistake(&["--", "ls"]), @"");
+    insta::assert_snapshot!(mistake(&["sandboxes", "update", "box", "--nmae", "x"]), @r"
+    `runtime sandboxes update` has no option --nmae
+    Did you mean --name? Its options: --name, --label, --env, --unset-env, --idle-pause, --auto-wake, --persistent, --max-total-cost, --help, --json.
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "get", "box", "--verbose"]), @r"
+    `runtime sandboxes get` has no option --verbose
+    Its options: --help, --json.
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "exec", "box", "ls", "-la"]), @r"
+    `runtime sandboxes exec` has no option -la
+    Its options: --cwd, --env, --timeout, --help, --json. Options of the command to run go after `--`.
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--name", "--memory", "5"]), @r"
+    --name needs a value
+    Write --name NAME, or --name=NAME if it begins with a dash.
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "crate"]), @r"
+    there is no verb `runtime sandboxes crate`
+    Did you mean `runtime sandboxes create`? See: runtime sandboxes help
+    ");
+    insta::assert_snapshot!(mistake(&["sandbxes", "ls"]), @r"
+    there is no command `runtime sandbxes`
+    Did you mean `runtime sandboxes`? See: runtime help
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, update, rm, cat, files
+    See: runtime sandboxes help
+    ");
+    insta::assert_snapshot!(mistake(&["--", "ls"]), @r"
+    a command line cannot begin with `--`
+    See: runtime help
+    ");
 }
 
 #[test]
 fn values_are_refused_with_the_reason() {
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--memory", "4GB"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--vcpu", "-5"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--label", "team"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--cpu", "fast"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--image", "a", "--snapshot", "b"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "get"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "get", "a", "b"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "stop"]), @"");
-    insta::assert_snapshot!(mistake(&["serve", "--listen", "8787"]), @"");
-    insta::assert_snapshot!(mistake(&["keys", "create", "--read-only", "--account-wide"]), @"");
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--memory", "4GB"]), @r#"
+    --memory must be a whole number up to 9007199254740992, digits only, not "4GB"
+    See: runtime sandboxes create --help
+    "#);
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--vcpu", "-5"]), @r#"
+    --vcpu must be a whole number up to 9007199254740992, digits only, not "-5"
+    See: runtime sandboxes create --help
+    "#);
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--label", "team"]), @r#"
+    --label must be KEY=VALUE, not "team"
+    See: runtime sandboxes create --help
+    "#);
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--cpu", "fast"]), @r#"
+    --cpu is one of shared, reserved, not "fast"
+    See: runtime sandboxes create --help
+    "#);
+    insta::assert_snapshot!(mistake(&["sandboxes", "create", "--image", "a", "--snapshot", "b"]), @r"
+    --image and --snapshot exclude each other
+    See: runtime sandboxes create --help
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "get"]), @r"
+    <SANDBOX> is missing
+    See: runtime sandboxes get --help
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "get", "a", "b"]), @r#"
+    "b" is one word too many
+    See: runtime sandboxes get --help
+    "#);
+    insta::assert_snapshot!(mistake(&["sandboxes", "stop"]), @r"
+    <SANDBOX> is missing
+    See: runtime sandboxes stop --help
+    ");
+    insta::assert_snapshot!(mistake(&["serve", "--listen", "8787"]), @r#"
+    --listen must be HOST:PORT, such as 127.0.0.1:8787 or [::1]:8787, not "8787"
+    See: runtime serve --help
+    "#);
+    insta::assert_snapshot!(mistake(&["keys", "create", "--read-only", "--account-wide"]), @r"
+    --read-only and --account-wide exclude each other
+    See: runtime keys create --help
+    ");
 }
 
 #[test]
 fn what_moved_and_what_is_not_there_yet_is_said() {
-    insta::assert_snapshot!(mistake(&["run", "--", "ls"]), @"");
-    insta::assert_snapshot!(mistake(&["exec", "box", "ls"]), @"");
-    insta::assert_snapshot!(mistake(&["sandboxes", "pause", "box"]), @"");
-    insta::assert_snapshot!(mistake(&["volumes", "ls"]), @"");
-    insta::assert_snapshot!(mistake(&["login", "--help"]), @"");
+    insta::assert_snapshot!(mistake(&["run", "--", "ls"]), @r"
+    `runtime run` is a verb of the sandbox product
+    Write: runtime sandboxes run
+    ");
+    insta::assert_snapshot!(mistake(&["exec", "box", "ls"]), @r"
+    `runtime exec` is a verb of the sandbox product
+    Write: runtime sandboxes exec
+    ");
+    insta::assert_snapshot!(mistake(&["sandboxes", "pause", "box"]), @r"
+    `runtime sandboxes pause` is not in this version (0.1.0); nothing was sent
+    What there is: runtime sandboxes help
+    ");
+    insta::assert_snapshot!(mistake(&["volumes", "ls"]), @r"
+    `runtime volumes` is not in this version (0.1.0); nothing was sent
+    What there is: runtime help
+    ");
+    insta::assert_snapshot!(mistake(&["login", "--help"]), @r"
+    `runtime login` is not in this version (0.1.0); nothing was sent
+    What there is: runtime help
+    ");
 }
 
 #[test]
@@ -166,8 +235,67 @@ fn every_help_teaches() {
         }
     }
     walk(&args::tree(), &mut Vec::new());
-    insta::assert_snapshot!(shown_help(&["--help"]), @"");
-    insta::assert_snapshot!(shown_help(&["sandboxes", "exec", "--help"]), @"");
+    insta::assert_snapshot!(shown_help(&["--help"]), @r"
+    Sandboxes for agents, on your own machine
+
+    Usage: runtime [OPTIONS] [COMMAND]
+
+    Commands:
+      up           Prepare this machine, start a server and run a first command in a sandbox
+      sandboxes    Create and use sandboxes [aliases: sandbox, sbx]
+      whoami       Show who the key belongs to
+      limits       Show what the key may use
+      setup        Prepare this machine to run sandboxes; safe to run again
+      serve        Run the server in the foreground until Ctrl-C; sandboxes go on without it
+      doctor       Look at everything the server needs here, with the fix for what is missing
+      keys         Manage the API keys of this machine's server
+      completions  Print a completion script for a shell
+      version      Show the version
+
+    Options:
+          --json  Print one JSON value on stdout, and errors as JSON on stderr (only before `--`)
+      -h, --help  Print this help
+
+    Examples:
+      runtime up                                       from nothing to a first command
+      runtime sandboxes run -- python3 -c 'print(1)'   one command in a sandbox of its own
+      id=$(runtime sandboxes create --name worker)     a sandbox that stays
+      runtime sandboxes exec worker -- make test       a command in it
+      runtime sandboxes rm worker
+
+    `runtime COMMAND --help` says more about a command. Client commands use RUNTIME_API_URL and
+    RUNTIME_API_KEY; without them, the server of this machine and its owner key.
+
+    Not in this version: login, images, volumes, snapshots, jobs, secrets, networks and the other
+    products of the contract.
+    ");
+    insta::assert_snapshot!(shown_help(&["sandboxes", "exec", "--help"]), @r"
+    Run a command in a sandbox, with its output as it comes
+
+    Usage: runtime sandboxes exec [OPTIONS] <SANDBOX> [-- <COMMAND>...]
+
+    Arguments:
+      <SANDBOX>     The sandbox: its id or name
+      [COMMAND]...  The command, word for word
+
+    Options:
+          --cwd <DIR>          Where the command starts
+          --json               Print one JSON value on stdout, and errors as JSON on stderr (only before
+                               `--`)
+          --env <NAME=VALUE>   A variable for this command; repeatable
+          --timeout <SECONDS>  End the command after this long
+      -h, --help               Print this help
+
+    Everything after `--` is the command: one word is a shell line, several are a program and its
+    arguments. What is piped in (up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit
+    code is the command's, 124 for a timeout, 128 and the signal's number for a killed one.
+
+    Examples:
+      runtime sandboxes exec worker -- ls -la
+      runtime sandboxes exec worker -- 'cd src && make'
+      runtime sandboxes exec worker --env MODE=test --cwd /workspace/src --timeout 600 -- make test
+      echo hello | runtime sandboxes exec worker -- tr a-z A-Z
+    ");
 }
 
 #[test]

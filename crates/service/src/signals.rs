@@ -65,3 +65,17 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_that_comes_before_anybody_waits_is_kept() {
+        let mut signals = Signals::catch().expect("caught");
+        let own = std::process::id().to_string();
+        let sent = std::process::Command::new("kill").args(["-TERM", &own]).status().expect("kill runs");
+        assert!(sent.success());
+        assert_eq!(signals.next().await, Signal::Terminate);
+    }
+}

@@ -104,7 +104,7 @@ impl FromStr for Listen {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Each step says what it does and why, and is skipped when it is already done.
 
 Examples:
@@ -125,7 +125,7 @@ pub struct SetupArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Examples:
   runtime serve
   runtime serve --listen 127.0.0.1:0 --data-dir /srv/runtime
@@ -149,7 +149,7 @@ pub struct ServeArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(after_help = "\
 Exits with 0 when everything is fine, with 1 when something needs a fix.
 
 Examples:
@@ -167,7 +167,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Subcommand)]
 pub enum KeysArgs {
     /// Make a key; it is printed once, alone on stdout.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 A key sees the sandboxes it made; an account-wide one sees all.
 
 Examples:

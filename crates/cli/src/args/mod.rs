@@ -5,7 +5,7 @@ pub mod local;
 pub mod sandboxes;
 pub mod values;
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use local::{Engine, KeysArgs, Listen, ServeArgs, SetupArgs};
 use sandboxes::SandboxVerb;
@@ -14,8 +14,6 @@ use sandboxes::SandboxVerb;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Sandboxes for agents, on your own machine.
-///
-/// Start here: `runtime up` prepares this machine, starts a server and runs a first command in a sandbox.
 #[derive(Debug, Parser)]
 #[command(
     name = "runtime",
@@ -23,7 +21,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
     disable_help_subcommand = true,
     disable_version_flag = true,
     args_override_self = true,
-    after_long_help = "\
+    after_help = "\
 Examples:
   runtime up                                       from nothing to a first command
   runtime sandboxes run -- python3 -c 'print(1)'   one command in a sandbox of its own
@@ -31,7 +29,9 @@ Examples:
   runtime sandboxes exec worker -- make test       a command in it
   runtime sandboxes rm worker
 
-Client commands use RUNTIME_API_URL and RUNTIME_API_KEY; without them, the server of this machine and its owner key.
+`runtime COMMAND --help` says more about a command. Client commands use RUNTIME_API_URL and RUNTIME_API_KEY; without \
+them, the server of this machine and its owner key.
+
 Not in this version: login, images, volumes, snapshots, jobs, secrets, networks and the other products of the contract."
 )]
 pub struct Cli {
@@ -53,7 +53,7 @@ pub enum Word {
         visible_aliases = ["sandbox", "sbx"],
         subcommand_required = true,
         arg_required_else_help = false,
-        after_long_help = "\
+        after_help = "\
 A sandbox is named by its id or its name.
 
 Examples:
@@ -91,7 +91,7 @@ Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watc
     },
 
     /// Print a completion script for a shell.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Examples:
   runtime completions bash > /etc/bash_completion.d/runtime
   runtime completions zsh > ~/.zfunc/_runtime
@@ -116,8 +116,8 @@ pub enum Shell {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = "\
-It runs `runtime setup`, starts `runtime serve` in the background unless one is already running, and runs a command in a
+#[command(after_help = "\
+It runs `runtime setup`, starts `runtime serve` in the background unless one is already running, and runs a command in a \
 fresh sandbox that is deleted afterwards. Each step says what it does; nothing is asked; running it again is fine.
 
 Examples:
@@ -151,8 +151,15 @@ pub fn tree() -> clap::Command {
 
 /// What holds for every command of the tree.
 fn every(command: clap::Command) -> clap::Command {
-    let command =
-        command.args_override_self(true).allow_negative_numbers(true).disable_help_subcommand(true).max_term_width(100);
+    let command = command
+        .args_override_self(true)
+        .allow_negative_numbers(true)
+        .disable_help_subcommand(true)
+        .disable_help_flag(true)
+        .arg(Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print this help"))
+        .max_term_width(100);
+    // Snapshots of help must not depend on the terminal they are taken in.
+    let command = if cfg!(test) { command.term_width(100) } else { command };
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, every))
 }

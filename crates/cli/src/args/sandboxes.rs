@@ -1,13 +1,15 @@
 //! The verbs of the sandbox product.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
+use runtime_model::State;
 
 use super::values::{Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, integer, pair, volume};
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxVerb {
     /// Create a sandbox and print its id.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Waits until the sandbox is running, and for room when there is none.
 
 Examples:
@@ -15,10 +17,10 @@ Examples:
   runtime sandboxes create --name worker --vcpu 4 --memory 8192 --label team=web
   runtime sandboxes create --name worker --get-or-create
   runtime sandboxes create --timeout 3600 --on-timeout stop --env MODE=test")]
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
 
     /// Run a command in a sandbox of its own, and delete the sandbox afterwards.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in
 is the command's input. The exit code is the command's; 124 means that it ran into --timeout.
 
@@ -27,12 +29,12 @@ Examples:
   runtime sandboxes run --timeout 60 -- 'git clone https://example.com/x && make -C x'
   cat data.csv | runtime sandboxes run -- wc -l
   runtime sandboxes run --keep --name debug -- make test")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
 
     /// Run a command in a sandbox, with its output as it comes.
-    #[command(after_long_help = "\
-Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in
-(up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit code is the command's, 124 for a timeout, 128 and
+    #[command(after_help = "\
+Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in \
+(up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit code is the command's, 124 for a timeout, 128 and \
 the signal's number for a killed one.
 
 Examples:
@@ -45,7 +47,7 @@ Examples:
     /// List sandboxes, oldest first.
     #[command(
         visible_alias = "list",
-        after_long_help = "\
+        after_help = "\
 Examples:
   runtime sandboxes ls
   runtime sandboxes ls --state running --label team=web
@@ -57,7 +59,7 @@ Examples:
     Get(OneArgs),
 
     /// Stop a sandbox, or all that carry some labels; their disks are kept.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Examples:
   runtime sandboxes stop worker
   runtime sandboxes stop --label team=web --label stage=test     every label must match")]
@@ -67,7 +69,7 @@ Examples:
     Restart(OneArgs),
 
     /// Change a sandbox's settings.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 What is not named stays as it is. --label replaces all labels.
 
 Examples:
@@ -81,14 +83,14 @@ Examples:
     Rm(OneArgs),
 
     /// Print a file of a sandbox.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 Examples:
   runtime sandboxes cat worker /workspace/report.txt
   runtime sandboxes cat worker /workspace/plot.png > plot.png")]
     Cat(CatArgs),
 
     /// List the files of a sandbox.
-    #[command(after_long_help = "\
+    #[command(after_help = "\
 A line is the kind (d directory, l link, - file, ? other), the size and the path.
 
 Examples:
@@ -109,18 +111,6 @@ pub enum AtEnd {
     Pause,
     Stop,
     Delete,
-}
-
-/// The states a list can be narrowed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StateWord {
-    Starting,
-    Running,
-    Pausing,
-    Paused,
-    Resuming,
-    Stopping,
-    Stopped,
 }
 
 /// What a new sandbox is like; shared by `create` and `run`.
@@ -287,7 +277,7 @@ pub struct ExecArgs {
 #[derive(Debug, Args)]
 pub struct CommandWords {
     /// The command; without `--`, options in it are taken for this program's.
-    #[arg(value_name = "COMMAND")]
+    #[arg(value_name = "COMMAND", hide = true)]
     pub words: Vec<String>,
 
     /// The command, word for word.
@@ -314,8 +304,8 @@ pub struct LsArgs {
     pub labels: Vec<(String, String)>,
 
     /// Only those in this state; repeatable, one must match.
-    #[arg(long = "state", value_name = "STATE", value_enum)]
-    pub states: Vec<StateWord>,
+    #[arg(long = "state", value_name = "STATE", value_parser = PossibleValuesParser::new(State::ALL.map(State::as_str)))]
+    pub states: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -72,7 +72,8 @@ fn flatten(name: &str, value: &Value, list: &mut Vec<(String, String)>) {
 fn words(field: &str) -> String {
     let mut out = String::new();
     let mut before_lower = false;
-    for c in field.chars() {
+    // A unit is one word.
+    for c in field.replace("MiB", "Mib").chars() {
         if c.is_uppercase() && before_lower {
             out.push(' ');
         }

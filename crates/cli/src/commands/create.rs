@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(super) const ROOM: Duration = Duration::from_secs(120);
 const START_SECONDS: u32 = 60;
 
-pub(super) async fn create(context: &Context, args: CreateArgs) -> Outcome {
+pub(super) async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     let body = body(&args.new, args.timeout);
     let record = context.client.create_sandbox(&body, ROOM, !args.no_wait).await?;
     let record = if args.no_wait { record } else { started(&context.client, record).await? };
@@ -128,5 +128,5 @@ fn volumes(new: &NewSandbox) -> Option<Value> {
             json!({ "volumeId": at.id, "path": at.path, "mode": mode })
         })
         .collect();
-    (!volumes.is_empty()).then(|| Value::Array(volumes))
+    (!volumes.is_empty()).then_some(Value::Array(volumes))
 }

@@ -8,9 +8,8 @@ use crate::args::sandboxes::LsArgs;
 use crate::printer::table;
 
 pub(super) async fn ls(context: &Context, args: LsArgs) -> Outcome {
-    let states = args.states.iter().filter_map(clap::ValueEnum::to_possible_value);
     let filter = ListFilter {
-        states: states.map(|state| state.get_name().to_owned()).collect(),
+        states: args.states,
         labels: args.labels,
         name: None,
         // All are asked for, so that those that are left out can be counted.

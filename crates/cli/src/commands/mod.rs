@@ -59,8 +59,8 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
     }
     let context = Context { client: connect(around, printer)?, printer };
     match verb {
-        SandboxVerb::Create(args) => create::create(&context, args).await,
-        SandboxVerb::Run(args) => run::run(&context, args).await,
+        SandboxVerb::Create(args) => create::create(&context, &args).await,
+        SandboxVerb::Run(args) => run::run(&context, &args).await,
         SandboxVerb::Exec(args) => exec::exec(&context, args).await,
         SandboxVerb::Ls(args) => ls::ls(&context, args).await,
         SandboxVerb::Get(args) => show::get(&context, &args.sandbox).await,

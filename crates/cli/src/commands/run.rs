@@ -20,10 +20,10 @@ use crate::printer::{Printer, plain};
 /// What cleaning up after a signal may cost.
 const CLEANUP: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(context: &Context, args: RunArgs) -> Outcome {
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut body = command::body(&args.command.all(), args.timeout, context.printer);
-    if let Some(cwd) = args.cwd {
-        body["cwd"] = cwd.into();
+    if let Some(cwd) = &args.cwd {
+        body["cwd"] = cwd.as_str().into();
     }
     input::attach(&mut body)?;
     let mut signals = Signals::catch().context("cannot watch for Ctrl-C")?;

@@ -236,6 +236,78 @@ fn log_tail(path: &Path) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A place whose program is a script; what it does for a verb is its text.
+    fn place(dir: &Path, script: &str) -> Place {
+        let program = dir.join("program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+        Place {
+            program,
+            data_dir: dir.join("data"),
+            engine: "auto",
+            listen: "127.0.0.1:0".into(),
+            printer: Printer { json: true },
+        }
+    }
+
+    /// A server that says yes to everything; its URL.
+    fn yes() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut asked = Vec::new();
+                let mut byte = [0];
+                while !asked.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                    asked.push(byte[0]);
+                }
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}");
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_set_up_that_fails_says_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path(), "exit 3");
+        let error = place.setup().await.expect_err("it failed").to_string();
+        assert!(error.contains("exit status: 3") && error.contains("runtime doctor"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_is_started_once_and_then_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!(
+            "echo \"$@\" >> \"$3.asked\"; echo {} > \"$3/address\"; echo key > \"$3/owner.key\"; exec sleep 1000",
+            yes()
+        );
+        let place = place(dir.path(), &script);
+        let started = place.server().await.expect("it answers");
+        let pid = started.pid.expect("its own child");
+        fs::write(place.data_dir.join("lock"), format!("{pid}\n")).expect("the lock");
+        let found = place.server().await.expect("it answers still");
+        assert_eq!(found.pid, Some(pid));
+        let asked = fs::read_to_string(dir.path().join("data.asked")).expect("what was asked");
+        let expected =
+            format!("serve --data-dir {} --engine auto --listen 127.0.0.1:0 --detached\n", place.data_dir.display());
+        assert_eq!(asked, expected);
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("its end");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ends_shows_its_log() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = place(dir.path(), "echo the port is taken >&2; exit 1");
+        let error = place.server().await.err().expect("it ended").to_string();
+        assert!(error.contains("the server ended at once (exit status: 1)"), "{error}");
+        assert!(error.contains("  | the port is taken\n") && error.contains("--listen"), "{error}");
+    }
 
     #[test]
     fn the_end_of_a_log() {
