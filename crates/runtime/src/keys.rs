@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use runtime_cli::KeysArgs;
-use runtime_server::keys::{self, KeyRecord, NewKey};
+use runtime_server::keys::{self, NewKey};
+use serde_json::json;
 
 pub(crate) fn run(args: KeysArgs, json: bool) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -21,28 +22,36 @@ async fn carry_out(args: KeysArgs, json: bool) -> Result<()> {
     match args {
         KeysArgs::Create { name, read_only, account_wide, data } => {
             let store = keys::open(&data.path()).await?;
-            let new = NewKey { name: name.unwrap_or_else(|| "key".to_owned()), read_only, account_wide };
-            let (record, key) = keys::create_shown(&store, new).await?;
+            let name = name.unwrap_or_else(|| "key".to_owned());
+            let made = keys::create(&store, NewKey { name, read_only, account_wide }).await?;
             if json {
-                println!("{}", serde_json::json!({"id": record.id, "name": record.name, "key": key}));
+                let row = &made.row;
+                println!("{}", json!({"id": row.id.to_string(), "name": row.name, "key": made.reveal()}));
             } else {
-                println!("{key}");
+                println!("{}", made.reveal());
             }
         }
         KeysArgs::Ls { data } => {
-            let records = keys::records(&keys::open(&data.path()).await?).await?;
+            let keys = keys::listed(&keys::open(&data.path()).await?).await?;
             if json {
-                println!("{}", serde_json::to_string(&records)?);
+                println!("{}", serde_json::to_string(&keys)?);
             } else {
-                println!("{}", runtime_cli::table(&KeyRecord::HEADER, &records.iter().map(KeyRecord::row).collect::<Vec<_>>()));
+                let rows: Vec<Vec<String>> = keys
+                    .into_iter()
+                    .map(|key| {
+                        let revoked = key.revoked_at.map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
+                        vec![key.id, key.name, key.access.to_owned(), key.created_at.map_or_else(String::new, |at| at.to_string()), revoked]
+                    })
+                    .collect();
+                println!("{}", runtime_cli::table(&["id", "name", "access", "created", "state"], &rows));
             }
         }
-        KeysArgs::Revoke { key, data } => {
-            let record = keys::revoke_shown(&keys::open(&data.path()).await?, &key).await?;
+        KeysArgs::Revoke { id, data } => {
+            let row = keys::revoke(&keys::open(&data.path()).await?, &id).await?;
             if json {
-                println!("{}", serde_json::to_string(&record)?);
+                println!("{}", json!({"id": row.id.to_string(), "revoked": true}));
             } else {
-                println!("revoked {}", record.id);
+                eprintln!("revoked {} ({})", row.id, row.name);
             }
         }
     }

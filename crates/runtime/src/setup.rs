@@ -11,7 +11,7 @@ pub(crate) fn run(args: &SetupArgs, json: bool) -> ExitCode {
     match prepare_host(args, &progress) {
         Ok(report) => {
             for step in report.steps.iter().filter(|_| json) {
-                println!("{}", serde_json::json!({"step": step.name, "outcome": step.outcome.to_string()}));
+                println!("{}", serde_json::json!({"step": step.name, "outcome": step.outcome.text()}));
             }
             if report.ready() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::rand;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use runtime_api::Time;
 use runtime_model::{CredentialId, PrincipalId};
 use runtime_store::{CredentialRow, SqliteStore, Store, StoreError};
 use secrecy::{ExposeSecret, SecretString};
@@ -56,6 +57,26 @@ pub struct MadeKey {
     pub key: SecretString,
 }
 
+impl MadeKey {
+    /// The text to hand to its owner, once.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        self.key.expose_secret()
+    }
+}
+
+/// A key as people see it.
+#[derive(Debug, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedKey {
+    pub id: String,
+    pub name: String,
+    /// `account-wide`, `read-only` or `own sandboxes`.
+    pub access: &'static str,
+    pub created_at: Option<Time>,
+    pub revoked_at: Option<Time>,
+}
+
 /// Opens the store of a data directory for the functions below.
 pub async fn open(data_dir: &Path) -> Result<SqliteStore, KeyError> {
     let path = data_dir.join(DATABASE);
@@ -94,6 +115,22 @@ pub async fn create(store: &dyn Store, new: NewKey) -> Result<MadeKey, KeyError>
 /// Oldest first, revoked ones too.
 pub async fn list(store: &dyn Store) -> Result<Vec<CredentialRow>, KeyError> {
     Ok(store.credentials().await?)
+}
+
+/// The same, for people.
+pub async fn listed(store: &dyn Store) -> Result<Vec<ListedKey>, KeyError> {
+    let shown = |row: CredentialRow| ListedKey {
+        id: row.id.to_string(),
+        access: match (row.account_wide, row.read_only) {
+            (_, true) => "read-only",
+            (true, false) => "account-wide",
+            (false, false) => "own sandboxes",
+        },
+        created_at: Time::from_millis(row.created_at),
+        revoked_at: row.revoked_at.and_then(Time::from_millis),
+        name: row.name,
+    };
+    Ok(list(store).await?.into_iter().map(shown).collect())
 }
 
 /// By id, by the start of the id (8 characters or more), or by name. Holds from the server's next request.

@@ -1,14 +1,16 @@
 //! What every handler reaches: the store, the node, the configuration and the live sandboxes. Cheap to clone.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 use runtime_model::OrgId;
 use runtime_proto::node::Node;
-use runtime_store::{Store, StoreError};
+use runtime_store::{SqliteStore, Store, StoreError};
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
+use crate::keys::{self, KeyError};
 use crate::error::{ApiError, Kind};
 use crate::idempotency::Flights;
 use crate::sandboxes::Sandboxes;
@@ -28,7 +30,31 @@ struct Parts {
     tasks: TaskTracker,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot open the database {path}")]
+    Store {
+        path: PathBuf,
+        #[source]
+        source: StoreError,
+    },
+    #[error("the owner's key")]
+    OwnerKey(#[from] KeyError),
+}
+
 impl AppState {
+    /// Opens a data directory's store and makes sure that its owner has a key.
+    pub async fn open(data_dir: &Path, node: Arc<dyn Node>, config: Config) -> Result<Self, OpenError> {
+        let path = data_dir.join(keys::DATABASE);
+        let failed = |source| OpenError::Store { path: path.clone(), source };
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.map_err(failed)?);
+        let owner_key = data_dir.join("owner.key");
+        if keys::ensure_owner_key(store.as_ref(), &owner_key).await? {
+            tracing::info!(path = %owner_key.display(), "wrote the owner's key");
+        }
+        Self::new(store, node, config).await.map_err(failed)
+    }
+
     /// Reads what the store made once.
     pub async fn new(store: Arc<dyn Store>, node: Arc<dyn Node>, config: Config) -> Result<Self, StoreError> {
         let org = OrgId::from_bytes(store.fixed_id("org").await?.into_bytes());

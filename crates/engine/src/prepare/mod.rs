@@ -29,6 +29,7 @@ pub use base::Base;
 pub use engine::EngineChoice;
 pub use pool::{NoRoom, Pool};
 pub use progress::{Progress, Silent};
+pub use runtime_host::lock::{Lock, LockError as ClaimError};
 pub use runsc::Runsc;
 pub use setup::{Outcome, SetupOptions, SetupReport, StepReport, setup};
 
