@@ -18,6 +18,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
+    #[expect(clippy::disallowed_methods, reason = "this is the edge where the client's environment is read")]
     pub(crate) fn read() -> Self {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -11,32 +11,32 @@ pub struct Origin {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadOrigin {
     #[error("{0:?} is not a URL")]
-    NotAUrl(String),
+    Unreadable(String),
     #[error(
         "{0:?} must start with https:// (http:// only for localhost, 127.0.0.1, [::1] and http://runtime.internal)"
     )]
-    NotPrivate(String),
+    Exposed(String),
     #[error("{0:?} must be only a scheme, host and port: no path, query, fragment or credentials")]
-    NotBare(String),
+    TooMuch(String),
 }
 
 impl Origin {
     pub fn parse(text: &str) -> Result<Self, BadOrigin> {
         // The parser would repair such text; an address with blanks in it is a mistake worth naming.
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(BadOrigin::NotAUrl(text.to_owned()));
+            return Err(BadOrigin::Unreadable(text.to_owned()));
         }
-        let url = reqwest::Url::parse(text).map_err(|_| BadOrigin::NotAUrl(text.to_owned()))?;
-        let host = url.host_str().ok_or_else(|| BadOrigin::NotAUrl(text.to_owned()))?;
+        let url = reqwest::Url::parse(text).map_err(|_| BadOrigin::Unreadable(text.to_owned()))?;
+        let host = url.host_str().ok_or_else(|| BadOrigin::Unreadable(text.to_owned()))?;
         let loopback = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
         let inside = host == "runtime.internal" && url.port_or_known_default() == Some(80);
         let https = url.scheme() == "https";
         if !(https || (url.scheme() == "http" && (loopback || inside))) {
-            return Err(BadOrigin::NotPrivate(text.to_owned()));
+            return Err(BadOrigin::Exposed(text.to_owned()));
         }
         let credentials = !url.username().is_empty() || url.password().is_some();
         if credentials || !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
-            return Err(BadOrigin::NotBare(text.to_owned()));
+            return Err(BadOrigin::TooMuch(text.to_owned()));
         }
         Ok(Self { text: url.as_str().trim_end_matches('/').to_owned(), loopback, https })
     }
@@ -86,7 +86,7 @@ mod tests {
             "localhost:8787",
         ] {
             let error = Origin::parse(bad).expect_err(bad);
-            assert!(matches!(error, BadOrigin::NotPrivate(_) | BadOrigin::NotAUrl(_)), "{bad}: {error}");
+            assert!(matches!(error, BadOrigin::Exposed(_) | BadOrigin::Unreadable(_)), "{bad}: {error}");
         }
     }
 
@@ -99,9 +99,9 @@ mod tests {
             "https://me@a.example",
             "https://me:word@a.example",
         ] {
-            assert_eq!(Origin::parse(bad), Err(BadOrigin::NotBare(bad.into())));
+            assert_eq!(Origin::parse(bad), Err(BadOrigin::TooMuch(bad.into())));
         }
-        assert_eq!(Origin::parse("http://local host"), Err(BadOrigin::NotAUrl("http://local host".into())));
+        assert_eq!(Origin::parse("http://local host"), Err(BadOrigin::Unreadable("http://local host".into())));
     }
 
     #[test]

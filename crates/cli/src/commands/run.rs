@@ -51,11 +51,15 @@ impl Errand<'_> {
         let created = tokio::select! {
             biased;
             signal = signals.next() => {
-                let late = tokio::time::timeout(CLEANUP, creating).await;
-                return match late {
-                    Ok(Ok(record)) => self.after_signal(&record, signal).await,
-                    // It was refused, or nobody knows: there is no id to clean up by.
-                    _ => Ok((signal.exit_code(), Value::Null)),
+                self.printer.hint("Waiting for the answer to the create, to delete its sandbox. Ctrl-C again does not wait.");
+                return tokio::select! {
+                    biased;
+                    _ = signals.next() => Ok((signal.exit_code(), Value::Null)),
+                    late = tokio::time::timeout(CLEANUP, creating) => match late {
+                        Ok(Ok(record)) => self.after_signal(&record, signal, signals).await,
+                        // It was refused, or nobody knows: there is no id to clean up by.
+                        _ => Ok((signal.exit_code(), Value::Null)),
+                    },
                 };
             }
             created = &mut creating => created?,
@@ -72,7 +76,7 @@ impl Errand<'_> {
             early => early,
         };
         match outcome {
-            Ok(Ended::Signal(signal)) => self.after_signal(&created, signal).await,
+            Ok(Ended::Signal(signal)) => self.after_signal(&created, signal, signals).await,
             Ok(Ended::Command { code, result }) => {
                 let clean = self.clean_up(&created).await;
                 Ok((if clean { code } else { 1 }, result))
@@ -84,9 +88,21 @@ impl Errand<'_> {
         }
     }
 
-    async fn after_signal(&self, created: &Record, signal: Signal) -> Result<(u8, Value), Failure> {
-        if tokio::time::timeout(CLEANUP, self.clean_up(created)).await.is_err() {
-            self.printer.talk(&left_behind(created, "the server did not answer in time"));
+    async fn after_signal(
+        &self,
+        created: &Record,
+        signal: Signal,
+        signals: &mut Signals,
+    ) -> Result<(u8, Value), Failure> {
+        let why = tokio::select! {
+            biased;
+            _ = signals.next() => Some("interrupted again"),
+            clean = tokio::time::timeout(CLEANUP, self.clean_up(created)) => {
+                clean.is_err().then_some("the server did not answer in time")
+            }
+        };
+        if let Some(why) = why {
+            self.printer.talk(&left_behind(created, why));
         }
         Ok((signal.exit_code(), Value::Null))
     }

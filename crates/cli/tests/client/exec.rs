@@ -255,3 +255,26 @@ fn an_interrupted_run_takes_its_sandbox_away_even_while_it_starts() {
     assert_eq!(ran.code, 130, "{}", ran.err);
     assert_eq!(player.whats().last(), Some(&format!("DELETE /v1/sandboxes/{ID}")));
 }
+
+#[test]
+fn an_interrupt_during_the_create_waits_for_its_id() {
+    // The answer is held until the interrupt has been seen.
+    let (go, gate) = std::sync::mpsc::sync_channel::<()>(1);
+    let gate = std::sync::Mutex::new(gate);
+    let player = Player::start(move |asked, _| {
+        if asked.what == "POST /v1/sandboxes" {
+            tokio::task::block_in_place(|| gate.lock().expect("no panic").recv()).expect("the word");
+        }
+        Answer::json(200, &sandbox(ID, "starting"))
+    });
+    let mut child = start(&player, &["sandboxes", "run", "ls"], Stdio::null());
+    player.wait_for("POST /v1/sandboxes");
+    interrupt(&child);
+    let mut said = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    assert!(line.contains("Ctrl-C again does not wait"), "{line}");
+    go.send(()).expect("the player");
+    assert_eq!(child.wait().expect("the end").code(), Some(130));
+    assert_eq!(player.whats().last(), Some(&format!("DELETE /v1/sandboxes/{ID}")));
+}

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -11,7 +11,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use pieces::Pieces;
 use serde_json::Value;
-use tokio::sync::mpsc;
 
 /// One request, as it came.
 #[derive(Debug, Clone)]
@@ -137,28 +136,26 @@ type Play = dyn Fn(&Asked, usize) -> Answer + Send + Sync;
 struct Stage {
     play: Box<Play>,
     asked: Mutex<Vec<Asked>>,
-    news: mpsc::UnboundedSender<String>,
+    news: Condvar,
 }
 
 /// The server; it ends with the test.
 pub(crate) struct Player {
     address: SocketAddr,
     stage: Arc<Stage>,
-    news: Mutex<mpsc::UnboundedReceiver<String>>,
-    runtime: tokio::runtime::Runtime,
+    _runtime: tokio::runtime::Runtime,
 }
 
 impl Player {
     /// `play` answers a request, given how many came before it.
     pub(crate) fn start(play: impl Fn(&Asked, usize) -> Answer + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let (send, news) = mpsc::unbounded_channel();
-        let stage = Arc::new(Stage { play: Box::new(play), asked: Mutex::default(), news: send });
+        let stage = Arc::new(Stage { play: Box::new(play), asked: Mutex::default(), news: Condvar::new() });
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
         let address = listener.local_addr().expect("an address");
         let router = Router::new().fallback(answer).with_state(Arc::clone(&stage));
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { address, stage, news: Mutex::new(news), runtime }
+        Self { address, stage, _runtime: runtime }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -176,14 +173,9 @@ impl Player {
 
     /// Waits until something was asked.
     pub(crate) fn wait_for(&self, what: &str) {
-        let mut news = self.news.lock().expect("no panic");
-        self.runtime.block_on(async {
-            while let Some(asked) = news.recv().await {
-                if asked == what {
-                    return;
-                }
-            }
-        });
+        let asked = self.stage.asked.lock().expect("no panic");
+        let missing = |asked: &mut Vec<Asked>| asked.iter().all(|asked| asked.what != what);
+        drop(self.stage.news.wait_while(asked, missing).expect("no panic"));
     }
 }
 
@@ -191,14 +183,12 @@ async fn answer(State(stage): State<Arc<Stage>>, request: Request) -> Result<Res
     let (head, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 16 * 1024 * 1024).await.expect("a body");
     let what = format!("{} {}", head.method, head.uri);
-    let asked =
-        Asked { what: what.clone(), headers: head.headers, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let asked = Asked { what, headers: head.headers, body: serde_json::from_slice(&body).unwrap_or_default() };
     let before = {
         let mut all = stage.asked.lock().expect("no panic");
         all.push(asked.clone());
         all.len() - 1
     };
-    let response = (stage.play)(&asked, before).response();
-    let _ = stage.news.send(what);
-    Ok(response)
+    stage.news.notify_all();
+    Ok((stage.play)(&asked, before).response())
 }

@@ -11,6 +11,7 @@ const BEGIN: &str = "==== the program ====";
 
 /// In a child: the program. Otherwise a test that has nothing to say.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the only way to hand words to a test binary")]
 fn the_program() {
     let Ok(words) = std::env::var(WORDS) else { return };
     let words: Vec<String> = serde_json::from_str(&words).expect("words");
