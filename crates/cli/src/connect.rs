@@ -75,19 +75,18 @@ pub(crate) fn client(target: &Target, printer: Printer) -> Result<Client, Failur
         runtime_service::tls::no_roots().context("cannot set up TLS")?
     };
     let told = Mutex::new(BTreeSet::new());
-    let client = Client::new(ClientOptions {
+    let options = ClientOptions {
         origin: target.origin.clone(),
         key: target.key.clone(),
         caller: format!("runtime-cli/{VERSION}"),
-        tls,
         on_room_wait: Some(Arc::new(move |refusal: &ClientError, _| {
             // Once per reason, however long it takes.
             if told.lock().unwrap_or_else(PoisonError::into_inner).insert(refusal.code.clone()) {
                 printer.talk(&format!("Waiting for room [{}]: {}", refusal.code, plain(&refusal.message)));
             }
         })),
-    })?;
-    Ok(client)
+    };
+    Ok(Client::new(options, tls)?)
 }
 
 /// A client that has a key, or the reason why there is none.

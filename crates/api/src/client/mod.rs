@@ -43,8 +43,6 @@ pub struct ClientOptions {
     pub key: Option<String>,
     /// Who is calling, `name/version`.
     pub caller: String,
-    /// Built by the program, since this crate makes no TLS decisions.
-    pub tls: rustls::ClientConfig,
     pub on_room_wait: Option<OnRoomWait>,
 }
 
@@ -69,10 +67,11 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens nothing: the first call connects.
-    pub fn new(options: ClientOptions) -> Result<Self> {
+    /// Opens nothing: the first call connects. `tls` is the program's own rustls client configuration, handed through
+    /// as it is: this crate decides nothing about TLS, and refuses a value of another type.
+    pub fn new(options: ClientOptions, tls: impl std::any::Any) -> Result<Self> {
         let mut builder = reqwest::Client::builder()
-            .tls_backend_preconfigured(options.tls)
+            .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
             .pool_max_idle_per_host(8)
             .connect_timeout(Duration::from_secs(30));
