@@ -3,5 +3,6 @@
 pub mod credentials;
 pub mod fdpass;
 pub mod forward;
+pub mod frugal;
 pub mod reap;
 pub mod spawn;
