@@ -36,7 +36,9 @@ use crate::process::table::Table;
 use crate::reaper::Reaper;
 
 /// Processes of the sandbox user, if the host does not say.
-const DEFAULT_USER_PROCESSES: u64 = 4096;
+const DEFAULT_USER_PROCESSES: u64 = 1024;
+/// Processes of root beyond the runners and the limit: the agent itself, and some air.
+const ROOT_SPARE: u64 = 64;
 /// How long a closed input is left alone before it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -51,8 +53,10 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn max_user_processes(&self) -> u64 {
-        self.max_user_processes.load(Ordering::Relaxed)
+    /// RLIMIT_NPROC of a command. Root's counts the agent and its runners too, and binds only where the kernel lets it.
+    pub(crate) fn process_limit(&self, uid: u32) -> u64 {
+        let limit = self.max_user_processes.load(Ordering::Relaxed);
+        if uid == 0 { limit + self.reaper.runners() as u64 + ROOT_SPARE } else { limit }
     }
 
     pub(crate) fn set_max_user_processes(&self, limit: u64) {
@@ -77,10 +81,12 @@ fn main() -> ExitCode {
 }
 
 fn agent() -> ExitCode {
+    runtime_host::frugal::few_memory_pools();
     setup::prepare();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(48)
+        .max_blocking_threads(24)
+        .thread_stack_size(256 * 1024)
         .thread_keep_alive(Duration::from_secs(60))
         .build()
     {

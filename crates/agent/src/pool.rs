@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 
 use crate::order::{Order, REPLY, Reply};
 use crate::reaper::Reaper;
@@ -21,6 +22,8 @@ use crate::runner;
 const KEEP_IDLE: usize = 16;
 /// Idle runners to have ready, so that a command finds one even when the guest has used up what starting one needs.
 const READY: usize = 2;
+/// More at once are not sooner ready: starting is work for the processor.
+const STARTS_AT_ONCE: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PoolError {
@@ -47,12 +50,13 @@ pub(crate) struct Pool {
     idle: Mutex<VecDeque<Runner>>,
     reaper: Arc<Reaper>,
     null: OwnedFd,
+    starting: Semaphore,
 }
 
 impl Pool {
     pub(crate) fn new(reaper: Arc<Reaper>) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { idle: Mutex::default(), reaper, null })
+        Ok(Self { idle: Mutex::default(), reaper, null, starting: Semaphore::new(STARTS_AT_ONCE) })
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Runner>> {
@@ -66,13 +70,19 @@ impl Pool {
 
     /// An idle runner that is alive, or a new one.
     pub(crate) async fn take(self: &Arc<Self>) -> Result<Runner, PoolError> {
+        match self.idle_one() {
+            Some(runner) => Ok(runner),
+            None => self.start(true).await,
+        }
+    }
+
+    fn idle_one(&self) -> Option<Runner> {
         loop {
-            let Some(runner) = self.lock().pop_back() else { break };
+            let runner = self.lock().pop_back()?;
             if runner.is_idle() {
-                return Ok(runner);
+                return Some(runner);
             }
         }
-        self.start().await
     }
 
     /// Takes back a runner that has nothing below it.
@@ -95,15 +105,20 @@ impl Pool {
             if !missing {
                 return;
             }
-            match self.start().await {
+            match self.start(false).await {
                 Ok(runner) => self.give_back(runner),
                 Err(error) => return crate::log::log!("a spare runner could not be started: {error}"),
             }
         }
     }
 
-    async fn start(self: &Arc<Self>) -> Result<Runner, PoolError> {
+    async fn start(self: &Arc<Self>, or_idle: bool) -> Result<Runner, PoolError> {
         let pool = self.clone();
+        let _place = self.starting.acquire().await.map_err(|error| PoolError::Socket(io::Error::other(error)))?;
+        // While this one waited, others may have come back.
+        if or_idle && let Some(runner) = self.idle_one() {
+            return Ok(runner);
+        }
         // Starting a process blocks for milliseconds: not on the thread that serves everybody.
         let started = tokio::task::spawn_blocking(move || pool.start_blocking()).await;
         let (pid, socket) = started.map_err(|error| PoolError::Socket(io::Error::other(error)))??;

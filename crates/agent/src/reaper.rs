@@ -105,6 +105,10 @@ impl Reaper {
         end.await.ok()
     }
 
+    pub(crate) fn runners(&self) -> usize {
+        self.lock().runners.len()
+    }
+
     pub(crate) fn is_runner(&self, pid: i32) -> bool {
         self.lock().runners.contains(&pid)
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use prost::Message;
 use runtime_host::fdpass;
+use runtime_host::frugal::{SYS_ADMIN, SYS_RESOURCE, withhold_capability};
 use runtime_host::reap::{Reaped, reap_any};
 use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
 use rustix::process::{Resource, getrlimit};
@@ -33,6 +34,12 @@ pub(crate) fn main(socket: UnixStream) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+    if crate::setup::user_space_kernel() {
+        // There the process limit binds root as well, but for these two rights; without a limit a fork bomb takes the
+        // whole sandbox with it.
+        let _ = withhold_capability(SYS_ADMIN);
+        let _ = withhold_capability(SYS_RESOURCE);
+    }
     // Ends when the agent does, or does not speak as it should: either way nothing may be left.
     let _ = serve(&socket);
     end_all();

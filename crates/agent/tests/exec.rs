@@ -44,7 +44,7 @@ async fn the_sandbox_user_is_dropped_to_and_limited() {
     let line = "id -u; id -g; echo $HOME:$USER; ulimit -u; echo x > /dev/stderr; grep CapEff /proc/self/status";
     let done = guest.exec(Command { user: 0, ..shell(line) }).await.unwrap();
     let out = String::from_utf8_lossy(&done.stdout);
-    assert_eq!(out, "1000\n1000\n/workspace:runtime\n4096\nCapEff:\t0000000000000000\n");
+    assert_eq!(out, "1000\n1000\n/workspace:runtime\n1024\nCapEff:\t0000000000000000\n");
     assert_eq!(&done.stderr[..], b"x\n");
     guest.close().await;
 }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred,
 };
 
 /// The most descriptors one message may carry.
@@ -30,6 +30,55 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             fds.extend(received);
+        }
+    }
+    Ok(got.bytes)
+}
+
+/// Who sent a message, as the kernel vouches for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    pub pid: i32,
+    pub uid: u32,
+}
+
+/// Sends as [`send`] does, with the own identity beside it. Not every kernel knows a connection's peer; a message's
+/// sender they all know.
+pub fn send_signed(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let own = UCred { pid: rustix::process::getpid(), uid: rustix::process::getuid(), gid: rustix::process::getgid() };
+    let fits =
+        control.push(SendAncillaryMessage::ScmRights(fds)) && control.push(SendAncillaryMessage::ScmCredentials(own));
+    if !fits {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
+    }
+    Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Asks the kernel to name senders on this socket.
+pub fn name_senders(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
+}
+
+/// Receives as [`receive`] does; `sender` is filled in once the kernel names one.
+pub fn receive_signed(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    sender: &mut Option<Sender>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    for message in control.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(received) => fds.extend(received),
+            RecvAncillaryMessage::ScmCredentials(cred) => {
+                *sender = Some(Sender { pid: cred.pid.as_raw_nonzero().get(), uid: cred.uid.as_raw() });
+            }
+            _ => {}
         }
     }
     Ok(got.bytes)

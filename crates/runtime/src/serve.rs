@@ -23,10 +23,6 @@ const REFUSED: u8 = 78;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    if args.detached {
-        // Already a leader (started by an init system) is as good.
-        let _ = rustix::process::setsid();
-    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return crate::fail(&error.into()),

@@ -278,6 +278,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
         return Err(refuse(ErrorCode::TooLarge, message));
     }
     let identity = users().identity_of(user);
+    let identity_uid = identity.uid;
     Ok(Order {
         paths,
         argv,
@@ -286,7 +287,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups,
-        max_processes: if user == User::Root { 0 } else { agent.max_user_processes() },
+        max_processes: agent.process_limit(identity_uid),
         kill_leftovers: wish.exec,
         terminal: false,
     })

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 /// How long a reader may be away before its process goes on without it.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
+/// What is kept behind a live reader: what it was sent may not have arrived when its host goes away. More than a stream
+/// can have on its way.
+const BEHIND: u64 = RETAINED_OUTPUT as u64 / 2;
 /// Changes of stream that are remembered: bounds what a process costs that writes to both in turn, byte by byte.
 const MAX_RUNS: usize = 64 * 1024;
 
@@ -79,6 +82,7 @@ pub(crate) struct Heads {
 pub(crate) struct Reader<'a> {
     output: &'a Output,
     id: u64,
+    start: u64,
 }
 
 fn index(which: Which) -> usize {
@@ -189,7 +193,7 @@ impl Output {
         inner.readers.insert(id, cursor);
         // The one that was away is back, or another stands in for it.
         inner.away = None;
-        Reader { output: self, id }
+        Reader { output: self, id, start: cursor }
     }
 }
 
@@ -218,9 +222,10 @@ impl Reader<'_> {
         Piece::Chunk { which, offset: cursor, data: data.into() }
     }
 
-    /// The reader has taken everything before `cursor`.
+    /// Everything before `cursor` is on its way to the reader.
     pub(crate) fn advance(&self, cursor: u64) {
-        self.output.lock().readers.insert(self.id, cursor);
+        let floor = self.start.max(cursor.saturating_sub(BEHIND));
+        self.output.lock().readers.insert(self.id, floor);
         self.output.space.notify_waiters();
     }
 
@@ -370,7 +375,7 @@ mod tests {
         let reader = output.attach(0);
         output.push(Which::Stdout, &vec![1; RETAINED_OUTPUT], &hurry).await;
         assert!(output.try_push(Which::Stdout, b"more").is_some());
-        reader.advance(4);
+        reader.advance(BEHIND + 4);
         assert!(output.try_push(Which::Stdout, b"more").is_none());
         drop(reader);
         let left = Instant::now();

@@ -109,7 +109,7 @@ fn send(socket: &mut UnixStream, ask: &Ask) -> Result<(), SudoError> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").map_err(SudoError::Ask)?;
     let own = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     let fds = own.map(|fd| if rustix::io::fcntl_getfd(fd).is_ok() { fd } else { borrow(&null) });
-    let sent = fdpass::send(&*socket, &wire, &fds).map_err(SudoError::Ask)?;
+    let sent = fdpass::send_signed(&*socket, &wire, &fds).map_err(SudoError::Ask)?;
     socket.write_all(&wire[sent..]).map_err(SudoError::Ask)
 }
 

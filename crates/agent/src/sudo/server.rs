@@ -96,14 +96,14 @@ async fn attend(agent: &Arc<Agent>, mut socket: UnixStream) {
 
 /// How the command ended; `None` if its caller did not wait for it.
 async fn run(agent: &Arc<Agent>, socket: &mut UnixStream) -> Result<Option<i32>, Refusal> {
-    let peer = rustix::net::sockopt::socket_peercred(&*socket).map_err(|_| Refusal::Caller)?;
-    let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+    fdpass::name_senders(&*socket).map_err(|_| Refusal::Caller)?;
+    let received = tokio::time::timeout(ASK_TIME, receive(socket)).await;
+    let received = received.map_err(|_| Refusal::Request(io::ErrorKind::TimedOut.into()))?;
+    let (ask, fds, sender) = received.map_err(Refusal::Request)?;
+    let fdpass::Sender { pid, uid } = sender.ok_or(Refusal::Caller)?;
     if uid != 0 && uid != SANDBOX_UID {
         return Err(Refusal::Caller);
     }
-    let received = tokio::time::timeout(ASK_TIME, receive(socket)).await;
-    let (ask, fds) =
-        received.map_err(|_| Refusal::Request(io::ErrorKind::TimedOut.into()))?.map_err(Refusal::Request)?;
     let [stdin, stdout, stderr] =
         <[OwnedFd; 3]>::try_from(fds).map_err(|_| Refusal::Request(io::ErrorKind::InvalidData.into()))?;
     let owner = tokio::task::spawn_blocking({
@@ -203,8 +203,9 @@ async fn until_end(socket: &mut UnixStream, runner: &mut Runner) -> (Option<i32>
     }
 }
 
-async fn receive(socket: &UnixStream) -> io::Result<(Ask, Vec<OwnedFd>)> {
+async fn receive(socket: &UnixStream) -> io::Result<(Ask, Vec<OwnedFd>, Option<fdpass::Sender>)> {
     let mut fds = Vec::new();
+    let mut sender = None;
     let mut data = Vec::new();
     let mut buffer = vec![0; 16 * 1024];
     loop {
@@ -215,10 +216,11 @@ async fn receive(socket: &UnixStream) -> io::Result<(Ask, Vec<OwnedFd>)> {
             }
             if data.len() == 4 + length {
                 let ask = Ask::decode(&data[4..]).map_err(|_| io::ErrorKind::InvalidData)?;
-                return Ok((ask, fds));
+                return Ok((ask, fds, sender));
             }
         }
-        let got = socket.async_io(Interest::READABLE, || fdpass::receive(socket, &mut buffer, &mut fds)).await?;
+        let read = || fdpass::receive_signed(socket, &mut buffer, &mut fds, &mut sender);
+        let got = socket.async_io(Interest::READABLE, read).await?;
         if got == 0 || fds.len() > 3 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -253,7 +255,7 @@ fn order(agent: &Agent, ask: Ask, caller: u32, alone: bool) -> Result<Order, Ref
         uid,
         gid,
         groups,
-        max_processes: if uid == 0 { 0 } else { agent.max_user_processes() },
+        max_processes: agent.process_limit(uid),
         kill_leftovers: alone,
         terminal: false,
     })

@@ -38,6 +38,7 @@ async fn attach(
         protocol_max: 1,
         sandbox_id: "test".into(),
         generation: 1,
+        max_user_processes: 0,
         epoch,
         ..Hello::default()
     };
