@@ -6,13 +6,9 @@ pub mod credentials;
 pub mod fdpass;
 pub mod fifo;
 pub mod forward;
-<<<<<<< HEAD
 pub mod lock;
 pub mod loopdev;
 pub mod mount;
 pub mod process;
-=======
-pub mod frugal;
->>>>>>> agent
 pub mod reap;
 pub mod spawn;
