@@ -6,6 +6,7 @@ pub mod credentials;
 pub mod fdpass;
 pub mod fifo;
 pub mod forward;
+pub mod frugal;
 pub mod lock;
 pub mod loopdev;
 pub mod mount;

@@ -140,7 +140,10 @@ pub fn reap_one() -> io::Result<Option<Reaped>> {
     loop {
         match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
-                return Ok(Some(Reaped::Child { pid: pid.as_raw_pid().unsigned_abs(), status: status.as_raw() as i32 }));
+                return Ok(Some(Reaped::Child {
+                    pid: pid.as_raw_pid().unsigned_abs(),
+                    status: status.as_raw() as i32,
+                }));
             }
             Ok(None) => return Ok(Some(Reaped::StillRunning)),
             Err(Errno::CHILD) => return Ok(None),
@@ -153,7 +156,10 @@ pub fn reap_one() -> io::Result<Option<Reaped>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
     /// With its wait status.
-    Child { pid: u32, status: i32 },
+    Child {
+        pid: u32,
+        status: i32,
+    },
     StillRunning,
 }
 

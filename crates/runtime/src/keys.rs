@@ -40,7 +40,13 @@ async fn carry_out(args: KeysArgs, json: bool) -> Result<()> {
                     .into_iter()
                     .map(|key| {
                         let revoked = key.revoked_at.map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
-                        vec![key.id, key.name, key.access.to_owned(), key.created_at.map_or_else(String::new, |at| at.to_string()), revoked]
+                        vec![
+                            key.id,
+                            key.name,
+                            key.access.to_owned(),
+                            key.created_at.map_or_else(String::new, |at| at.to_string()),
+                            revoked,
+                        ]
                     })
                     .collect();
                 println!("{}", runtime_cli::table(&["id", "name", "access", "created", "state"], &rows));

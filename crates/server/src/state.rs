@@ -10,9 +10,9 @@ use runtime_store::{SqliteStore, Store, StoreError};
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
-use crate::keys::{self, KeyError};
 use crate::error::{ApiError, Kind};
 use crate::idempotency::Flights;
+use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
 
 #[derive(Clone)]

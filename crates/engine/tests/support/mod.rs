@@ -109,7 +109,12 @@ impl Host {
                 left.push(format!("control group {group}"));
             }
         }
-        for dir in [self.run_dir().to_owned(), self.run_dir().join("runsc"), self.data_dir().join("sandboxes"), self.data_dir().join("starting")] {
+        for dir in [
+            self.run_dir().to_owned(),
+            self.run_dir().join("runsc"),
+            self.data_dir().join("sandboxes"),
+            self.data_dir().join("starting"),
+        ] {
             for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_name() != "runsc" {
                     left.push(format!("file {}", entry.path().display()));
@@ -177,12 +182,8 @@ pub async fn create(engine: &Engine) -> SandboxId {
 }
 
 pub async fn exec_as(engine: &Engine, id: SandboxId, user: User, shell: &str) -> Result<ExecDone, NodeError> {
-    let command = Command {
-        shell: Some(shell.to_owned()),
-        user: user as i32,
-        timeout_ms: 120_000,
-        ..Command::default()
-    };
+    let command =
+        Command { shell: Some(shell.to_owned()), user: user as i32, timeout_ms: 120_000, ..Command::default() };
     let exec = Exec { command: Some(command), head_limit: 1 << 20, has_stdin: false };
     let mut stream = engine.ask(id, Request::new(Ask::Exec(exec))).await?;
     let (mut out, mut err) = (Vec::new(), Vec::new());
