@@ -106,9 +106,10 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
         finish(&agent, &proc, &mut readers, &hurry, Duration::ZERO).await;
         return;
     }
-    if proc.exec {
+    let doomed = proc.exec || proc.state.borrow().timed_out;
+    if doomed {
         if !empty {
-            // The runner kills what is left; output ends with it.
+            // The runner kills what is left of an exec, and whose time was up has been killed; output ends with it.
             match tokio::time::timeout(KILL_WAIT, runner.reply()).await {
                 Ok(Ok(Reply::Empty)) => empty = true,
                 Ok(_) => {
