@@ -79,7 +79,11 @@ impl Host {
     }
 
     pub async fn open(&self) -> Engine {
-        let mut config = EngineConfig::new(self.prepared.clone(), agent()).unwrap();
+        self.open_with(agent()).await
+    }
+
+    pub async fn open_with(&self, agent: &'static [u8]) -> Engine {
+        let mut config = EngineConfig::new(self.prepared.clone(), agent).unwrap();
         config.max_user_processes = 400;
         Engine::open(config).await.unwrap()
     }

@@ -1,0 +1,139 @@
+//! What a sandbox may use, and that it lives on when it wants more.
+
+use runtime_model::{SandboxId, Shape};
+use runtime_proto::guest::{ExecDone, User};
+use runtime_proto::node::{Disk, Node};
+
+mod support;
+use support::{Host, create, eventually, exec_as, new_id, order, sh, sh_root};
+
+async fn create_with(engine: &runtime_engine::Engine, shape: Shape) -> SandboxId {
+    let mut order = order(new_id(), Disk::New);
+    order.shape = shape;
+    let id = order.id;
+    engine.start(order).await.unwrap();
+    id
+}
+
+fn small() -> Shape {
+    Shape { memory_mib: 256, disk_mib: 3072, ..Shape::default() }
+}
+
+fn text(done: &ExecDone) -> String {
+    format!("{} {}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+}
+
+const HOG: &str = "python3 -c 'b = []\nwhile True: b.append(bytearray(b\"x\" * (8 << 20)))'";
+
+#[tokio::test]
+async fn out_of_memory_ends_the_largest_process_not_the_sandbox() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create_with(&engine, small()).await;
+    sh(&engine, id, "setsid sleep 1000 >/dev/null 2>&1 & echo $! > /tmp/bystander").await;
+    for user in [User::Sandbox, User::Root, User::Sandbox] {
+        let began = std::time::Instant::now();
+        let done = exec_as(&engine, id, user, HOG).await.unwrap();
+        println!("memory hog ended after {:?}", began.elapsed());
+        assert_ne!(done.process.as_ref().and_then(|process| process.exit_code), Some(0));
+    }
+    assert_eq!(sh(&engine, id, "kill -0 $(cat /tmp/bystander) && echo lives").await, "lives");
+    let limit = || {
+        let group = format!("{}-{}", host.run_dir().file_name().unwrap().to_str().unwrap(), support::hex(id));
+        let group = runtime_host::cgroup::Group::open(&host.prepared.cgroups, "runtime", &group).unwrap().unwrap();
+        group.memory_limit().unwrap()
+    };
+    eventually("the limit is back", async || (limit() == 256 << 20).then_some(())).await;
+}
+
+#[tokio::test]
+async fn memory_that_runs_out_while_no_server_is_there_waits_for_the_next() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create_with(&engine, small()).await;
+    sh(&engine, id, &format!("setsid sh -c 'sleep 1; {}; echo $? > /tmp/ended' >/dev/null 2>&1 &", HOG.replace('\'', "\""))).await;
+    let failures = || {
+        let group = format!("{}-{}", host.run_dir().file_name().unwrap().to_str().unwrap(), support::hex(id));
+        std::fs::read_to_string(format!("/sys/fs/cgroup/memory/runtime/{group}/memory.oom_control")).unwrap()
+    };
+    engine.close().await;
+    eventually("memory runs out", async || failures().contains("under_oom 1").then_some(())).await;
+    let engine = host.open().await;
+    eventually("the hog is ended", async || {
+        let done = exec_as(&engine, id, User::Sandbox, "cat /tmp/ended").await.ok()?;
+        (!done.stdout.is_empty()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_memory_directory_is_an_error_for_who_writes() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create_with(&engine, small()).await;
+    for dir in ["/tmp", "/var/tmp", "/dev/shm"] {
+        let done = exec_as(&engine, id, User::Sandbox, &format!("head -c 1G /dev/zero > {dir}/full")).await.unwrap();
+        assert!(text(&done).contains("No space left"), "{dir}: {}", text(&done));
+    }
+    assert_eq!(sh(&engine, id, "rm /tmp/full && echo lives").await, "lives");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_an_error_for_who_writes() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create_with(&engine, small()).await;
+    engine.set_disk_limit(id, 64).await.unwrap();
+    for user in [User::Sandbox, User::Root] {
+        let done = exec_as(&engine, id, user, "head -c 300M /dev/urandom > /workspace/full; sync").await.unwrap();
+        assert!(text(&done).contains("quota exceeded"), "{}", text(&done));
+    }
+    assert!(engine.usage(id).await.unwrap().disk_bytes <= 65 << 20);
+    assert_eq!(sh(&engine, id, "echo lives").await, "lives");
+    engine.set_disk_limit(id, 3072).await.unwrap();
+    sh_root(&engine, id, "rm /workspace/full; echo again > /workspace/file; sync").await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_bounded_and_the_sandbox_lives() {
+    let host = Host::new();
+    let engine = host.open().await;
+    for user in [User::Sandbox, User::Root] {
+        let id = create(&engine).await;
+        let began = std::time::Instant::now();
+        let done = exec_as(&engine, id, user, "i=0; while [ $i -lt 1000 ]; do sleep 1000 & i=$((i+1)); done; wait").await;
+        println!("{user:?} fork bomb: {:?} after {:?}", done.map(|d| text(&d).chars().take(200).collect::<String>()), began.elapsed());
+        let _ = exec_as(&engine, id, User::Root, "pkill -9 sleep").await;
+        eventually("commands run again", async || {
+            let done = exec_as(&engine, id, User::Sandbox, "echo lives").await.ok()?;
+            (&done.stdout[..] == b"lives\n").then_some(())
+        })
+        .await;
+        engine.remove(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn killing_everything_inside_leaves_the_agent() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create(&engine).await;
+    for user in [User::Sandbox, User::Root] {
+        let _ = exec_as(&engine, id, user, "kill -9 -1; kill -9 1; kill -TERM 1; kill -INT 1").await;
+        assert_eq!(sh(&engine, id, "echo lives").await, "lives");
+    }
+}
+
+#[tokio::test]
+async fn the_machine_is_as_large_as_was_asked_for() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create_with(&engine, Shape { vcpu: 1, ..small() }).await;
+    let memory: u64 = sh(&engine, id, "awk '/MemTotal/ {print $2}' /proc/meminfo").await.parse().unwrap();
+    assert_eq!(memory, 256 << 10);
+    let before = engine.usage(id).await.unwrap().cpu_ns;
+    let began = std::time::Instant::now();
+    sh(&engine, id, "timeout 1.5 sh -c 'while :; do :; done & while :; do :; done'; true").await;
+    let used = engine.usage(id).await.unwrap().cpu_ns - before;
+    assert!(u128::from(used) <= began.elapsed().as_nanos() * 12 / 10, "one processor was asked for: {used} ns");
+}
