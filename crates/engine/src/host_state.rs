@@ -10,7 +10,7 @@ use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::driver::{Driver, Identity, Plan};
 use crate::prepare::PreparedHost;
@@ -31,6 +31,8 @@ pub(crate) struct HostState {
     /// A start is mostly CPU: more at once than this only makes all of them late.
     pub(crate) starts: Semaphore,
     pub(crate) max_user_processes: u64,
+    /// A disk made in advance may have been used up.
+    pub(crate) disk_taken: Notify,
     coming_up: AtomicU64,
 }
 
@@ -47,7 +49,7 @@ impl HostState {
     pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
-        let state = Self { host, driver, events, starts, max_user_processes, coming_up: AtomicU64::new(0) };
+        let state = Self { host, driver, events, starts, max_user_processes, disk_taken: Notify::new(), coming_up: AtomicU64::new(0) };
         fs::create_dir_all(state.marks())?;
         Ok(state)
     }
@@ -92,7 +94,9 @@ impl HostState {
             if pool.root(&name).is_some() {
                 pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
             }
-            pool.create_root(&name, &state.host.base, disk_mib).map_err(|e| failed("make the disk of", id, e))
+            let made = pool.create_root(&name, &state.host.base, disk_mib);
+            state.disk_taken.notify_one();
+            made.map_err(|e| failed("make the disk of", id, e))
         })
         .await
     }

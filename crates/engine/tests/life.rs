@@ -24,7 +24,7 @@ async fn a_disk_outlives_its_machine_and_goes_with_its_sandbox() {
     assert!(matches!(exec_as(&engine, id, runtime_proto::guest::User::Sandbox, "true").await, Err(NodeError::NotRunning)));
     let machines = engine.machines().await.unwrap();
     assert_eq!(machines.iter().map(|m| (m.id, m.running, m.disk)).collect::<Vec<_>>(), [(id, false, true)]);
-    assert_eq!(host.left().len(), 1, "only the disk is left: {:?}", host.left());
+    host.only(&[format!("disk {}", support::hex(id))]).await;
 
     engine.start(order(id, Disk::Kept)).await.unwrap();
     assert_eq!(sh(&engine, id, "cat /workspace/file; ls /tmp").await, "kept");
@@ -34,7 +34,7 @@ async fn a_disk_outlives_its_machine_and_goes_with_its_sandbox() {
     engine.remove(id).await.unwrap();
     println!("remove: {:?}", began.elapsed());
     engine.remove(id).await.unwrap();
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
     assert!(matches!(engine.start(order(id, Disk::Kept)).await, Err(NodeError::DiskGone)));
 }
 
@@ -50,7 +50,7 @@ async fn thirty_at_once_all_come_up() {
     for result in futures_util::future::join_all(ids.iter().map(|id| engine.remove(*id))).await {
         result.unwrap();
     }
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_start_that_cannot_work_leaves_nothing() {
     let id = new_id();
     let error = engine.start(order(id, Disk::New)).await.unwrap_err().to_string();
     assert!(error.contains("cannot boot") && error.contains("exec"), "{error}");
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
     engine.close().await;
     let engine = host.open().await;
     engine.start(order(id, Disk::New)).await.unwrap();
@@ -83,7 +83,7 @@ async fn cycles_leak_nothing() {
         }
     }
     println!("50 cycles: {:?}", began.elapsed());
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
     support::eventually("descriptors are closed", async || (fds() <= before + 2).then_some(())).await;
     let me = std::process::id().to_string();
     let children = || {

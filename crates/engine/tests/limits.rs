@@ -5,7 +5,7 @@ use runtime_proto::guest::{ExecDone, User};
 use runtime_proto::node::{Disk, Node};
 
 mod support;
-use support::{Host, create, eventually, exec_as, new_id, order, sh, sh_root};
+use support::{Host, create, eventually, exec_as, exec_for, new_id, order, sh, sh_root, spawn};
 
 async fn create_with(engine: &runtime_engine::Engine, shape: Shape) -> SandboxId {
     let mut order = order(new_id(), Disk::New);
@@ -30,7 +30,12 @@ async fn out_of_memory_ends_the_largest_process_not_the_sandbox() {
     let host = Host::new();
     let engine = host.open().await;
     let id = create_with(&engine, small()).await;
-    sh(&engine, id, "setsid sleep 1000 >/dev/null 2>&1 & echo $! > /tmp/bystander").await;
+    spawn(&engine, id, "echo $$ > /tmp/bystander; exec sleep 1000").await;
+    eventually("the bystander runs", async || {
+        let done = exec_as(&engine, id, User::Sandbox, "cat /tmp/bystander").await.ok()?;
+        (!done.stdout.is_empty()).then_some(())
+    })
+    .await;
     for user in [User::Sandbox, User::Root, User::Sandbox] {
         let began = std::time::Instant::now();
         let done = exec_as(&engine, id, user, HOG).await.unwrap();
@@ -51,7 +56,7 @@ async fn memory_that_runs_out_while_no_server_is_there_waits_for_the_next() {
     let host = Host::new();
     let engine = host.open().await;
     let id = create_with(&engine, small()).await;
-    sh(&engine, id, &format!("setsid sh -c 'sleep 1; {}; echo $? > /tmp/ended' >/dev/null 2>&1 &", HOG.replace('\'', "\""))).await;
+    spawn(&engine, id, &format!("sleep 1; {HOG}; echo $? > /tmp/ended")).await;
     let failures = || {
         let group = format!("{}-{}", host.run_dir().file_name().unwrap().to_str().unwrap(), support::hex(id));
         std::fs::read_to_string(format!("/sys/fs/cgroup/memory/runtime/{group}/memory.oom_control")).unwrap()
@@ -94,16 +99,30 @@ async fn a_full_disk_is_an_error_for_who_writes() {
     sh_root(&engine, id, "rm /workspace/full; echo again > /workspace/file; sync").await;
 }
 
+/// Forks until it is refused, says how often it was not, and leaves its children behind.
+const BOMB: &str = r#"cat > /tmp/bomb.py <<EOT
+import os, time
+n = 0
+try:
+    while n < 2000:
+        if os.fork() == 0:
+            time.sleep(1000)
+        n += 1
+    print(n, flush=True)
+except OSError as e:
+    print(n, e.strerror, flush=True)
+EOT
+python3 /tmp/bomb.py"#;
+
 #[tokio::test]
 async fn a_fork_bomb_is_bounded_and_the_sandbox_lives() {
     let host = Host::new();
     let engine = host.open().await;
     for user in [User::Sandbox, User::Root] {
-        let id = create(&engine).await;
+        let id = create_with(&engine, Shape { memory_mib: 2048, ..small() }).await;
         let began = std::time::Instant::now();
-        let done = exec_as(&engine, id, user, "i=0; while [ $i -lt 1000 ]; do sleep 1000 & i=$((i+1)); done; wait").await;
-        println!("{user:?} fork bomb: {:?} after {:?}", done.map(|d| text(&d).chars().take(200).collect::<String>()), began.elapsed());
-        let _ = exec_as(&engine, id, User::Root, "pkill -9 sleep").await;
+        let done = exec_for(&engine, id, user, 20_000, BOMB).await.unwrap();
+        println!("{user:?} bomb {} after {:?}", text(&done), began.elapsed());
         eventually("commands run again", async || {
             let done = exec_as(&engine, id, User::Sandbox, "echo lives").await.ok()?;
             (&done.stdout[..] == b"lives\n").then_some(())
@@ -119,7 +138,8 @@ async fn killing_everything_inside_leaves_the_agent() {
     let engine = host.open().await;
     let id = create(&engine).await;
     for user in [User::Sandbox, User::Root] {
-        let _ = exec_as(&engine, id, user, "kill -9 -1; kill -9 1; kill -TERM 1; kill -INT 1").await;
+        let done = exec_for(&engine, id, user, 10_000, "kill -TERM 1; kill -INT 1; kill -9 1; kill -9 -1").await;
+        println!("{user:?}: {done:?}");
         assert_eq!(sh(&engine, id, "echo lives").await, "lives");
     }
 }

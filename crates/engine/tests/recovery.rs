@@ -11,11 +11,12 @@ use runtime_proto::guest::User;
 use runtime_proto::node::{Disk, Node, NodeError, NodeEvent};
 
 mod support;
-use support::{Host, create, eventually, exec_as, hex, new_id, order, sh};
+use support::{Host, create, eventually, exec_as, hex, new_id, order, sh, spawn};
 
 /// Leaves a process behind that counts, and a file.
 async fn occupy(engine: &runtime_engine::Engine, id: SandboxId) {
-    sh(engine, id, "echo kept > file; setsid sh -c 'while :; do date +%s%N > /tmp/beat; sleep 0.05; done' >/dev/null 2>&1 &").await;
+    sh(engine, id, "echo kept > /workspace/file").await;
+    spawn(engine, id, "while :; do date +%s%N > /tmp/beat; sleep 0.05; done").await;
     eventually("the background process runs", async || {
         let done = exec_as(engine, id, User::Sandbox, "cat /tmp/beat").await.ok()?;
         (!done.stdout.is_empty()).then_some(())
@@ -47,7 +48,7 @@ async fn sandboxes_go_on_while_no_server_is_there() {
     beats(&engine, id).await;
     engine.start(order(id, Disk::Kept)).await.unwrap();
     engine.remove(id).await.unwrap();
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
 }
 
 #[tokio::test]
@@ -60,13 +61,13 @@ async fn a_kernel_that_is_killed_is_reported_and_its_disk_is_kept() {
         let mut events = engine.events();
         process::kill(host.pid(id, which)).unwrap();
         assert_eq!(events.recv().await.unwrap(), NodeEvent::Ended { id, reason: Reason::HostStopped });
-        assert_eq!(host.left(), [format!("disk {}", hex(id))]);
+        host.only(&[format!("disk {}", hex(id))]).await;
         assert!(matches!(exec_as(&engine, id, User::Sandbox, "true").await, Err(NodeError::NotRunning)));
         engine.start(order(id, Disk::Kept)).await.unwrap();
-        assert_eq!(sh(&engine, id, "cat file").await, "kept");
+        assert_eq!(sh(&engine, id, "cat /workspace/file").await, "kept");
         engine.remove(id).await.unwrap();
     }
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
 }
 
 #[tokio::test]
@@ -83,7 +84,7 @@ async fn a_keeper_that_is_killed_is_replaced_and_nobody_inside_notices() {
     let mut events = engine.events();
     process::kill(host.pid(id, "sentry")).unwrap();
     assert_eq!(events.recv().await.unwrap(), NodeEvent::Ended { id, reason: Reason::HostStopped });
-    assert_eq!(host.left(), [format!("disk {}", hex(id))]);
+    host.only(&[format!("disk {}", hex(id))]).await;
 }
 
 #[tokio::test]
@@ -97,7 +98,7 @@ async fn a_keeper_that_died_with_the_server_is_replaced_by_the_next() {
     let engine = host.open().await;
     beats(&engine, id).await;
     engine.stop(id).await.unwrap();
-    assert_eq!(host.left(), [format!("disk {}", hex(id))]);
+    host.only(&[format!("disk {}", hex(id))]).await;
 }
 
 #[tokio::test]
@@ -118,10 +119,10 @@ async fn after_everything_was_killed_nothing_runs_and_every_disk_is_there() {
     let mut machines: Vec<_> = engine.machines().await.unwrap().iter().map(|m| (m.id, m.running, m.disk)).collect();
     machines.sort();
     assert_eq!(machines, ids.map(|id| (id, false, true)));
-    assert_eq!(host.left(), ids.map(|id| format!("disk {}", hex(id))));
+    host.only(&ids.map(|id| format!("disk {}", hex(id)))).await;
     for id in ids {
         engine.start(order(id, Disk::Kept)).await.unwrap();
-        assert_eq!(sh(&engine, id, "cat file").await, "kept");
+        assert_eq!(sh(&engine, id, "cat /workspace/file").await, "kept");
     }
 }
 
@@ -138,7 +139,7 @@ async fn a_record_from_before_a_reboot_is_not_believed() {
     std::fs::write(path, record.to_string()).unwrap();
     let engine = host.open().await;
     assert!(!engine.machines().await.unwrap()[0].running);
-    assert_eq!(host.left(), [format!("disk {}", hex(id))]);
+    host.only(&[format!("disk {}", hex(id))]).await;
 }
 
 #[tokio::test]
@@ -156,7 +157,7 @@ async fn garbage_in_place_of_records_is_swept() {
     let lost = new_id();
     std::fs::create_dir_all(host.run_dir().join(hex(lost))).unwrap();
     let engine = host.open().await;
-    assert_eq!(host.left(), [format!("disk {}", hex(id))]);
+    host.only(&[format!("disk {}", hex(id))]).await;
     engine.start(order(id, Disk::Kept)).await.unwrap();
 }
 
@@ -214,5 +215,5 @@ async fn a_server_killed_in_the_middle_of_its_work_loses_nothing_it_acknowledged
     for machine in machines {
         engine.remove(machine.id).await.unwrap();
     }
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
 }

@@ -242,15 +242,26 @@ impl Driver for Gvisor {
 
     async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError> {
         let places = self.inner.places(id);
-        let tie = match UnixStream::connect(places.run_dir.join(paths::SOCKET)).await {
-            Ok(stream) => Some(Tie::new(stream, None)),
-            Err(_) => self.inner.replace_shim(id).await?,
-        };
-        let Some(mut tie) = tie else { return Ok(None) };
-        match tokio::time::timeout(ADOPT_LIMIT, tie.next()).await {
-            Ok(Some(Say::Running { .. })) => {}
-            _ => return Ok(None),
+        let mut tie = UnixStream::connect(places.run_dir.join(paths::SOCKET)).await.ok().map(|s| Tie::new(s, None));
+        loop {
+            let replaced = tie.is_none();
+            let Some(mut held) = (match tie.take() {
+                Some(held) => Some(held),
+                None => self.inner.replace_shim(id).await?,
+            }) else {
+                return Ok(None);
+            };
+            match tokio::time::timeout(ADOPT_LIMIT, held.next()).await {
+                Ok(Some(Say::Running { .. })) => {
+                    tie = Some(held);
+                    break;
+                }
+                // A shim that died with its server may still take one connection.
+                Ok(None) if !replaced => {}
+                _ => return Ok(None),
+            }
         }
+        let Some(tie) = tie else { return Ok(None) };
         let Some(machine) = self.inner.living_machine(&places) else { return Ok(None) };
         Ok(Some(Box::new(GvisorMachine::new(self.clone(), id, machine.identity, tie)?)))
     }
