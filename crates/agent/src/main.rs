@@ -1,1 +1,145 @@
-fn main() {}
+//! `runtime-agent`: the first process of every sandbox. It speaks with the host over its standard input and output,
+//! runs commands, keeps their output, and reaches files; the guest may do anything to itself, and this lives on.
+//!
+//! One binary, three roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]) and `sudo`
+//! (inside the sandbox, [`sudo`]).
+
+mod files;
+mod identity;
+mod log;
+mod memory;
+mod order;
+mod pool;
+mod process;
+mod reaper;
+mod runner;
+mod serve;
+mod setup;
+mod shutdown;
+mod sudo;
+
+mod tree;
+mod users;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{getpid, set_child_subreaper};
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::log::log;
+use crate::pool::Pool;
+use crate::process::table::Table;
+use crate::reaper::Reaper;
+
+/// Processes of the sandbox user, if the host does not say.
+const DEFAULT_USER_PROCESSES: u64 = 1024;
+/// Processes of root beyond the runners and the limit: the agent itself, and some air.
+const ROOT_SPARE: u64 = 64;
+/// How long a closed input is left alone before it is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// All that outlives an attachment.
+pub(crate) struct Agent {
+    pub(crate) table: Table,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) reaper: Arc<Reaper>,
+    /// Random, new at every start.
+    pub(crate) boot: String,
+    max_user_processes: AtomicU64,
+}
+
+impl Agent {
+    /// RLIMIT_NPROC of a command. Root's counts the agent and its runners too, and binds only where the kernel lets it.
+    pub(crate) fn process_limit(&self, uid: u32) -> u64 {
+        let limit = self.max_user_processes.load(Ordering::Relaxed);
+        if uid == 0 { limit + self.reaper.runners() as u64 + ROOT_SPARE } else { limit }
+    }
+
+    pub(crate) fn set_max_user_processes(&self, limit: u64) {
+        let limit = if limit == 0 { DEFAULT_USER_PROCESSES } else { limit };
+        self.max_user_processes.store(limit, Ordering::Relaxed);
+    }
+}
+
+fn main() -> ExitCode {
+    tree::prepare();
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match name {
+        "runtime-runner" => match runner::inherited_socket() {
+            Some(socket) => runner::main(socket),
+            None => ExitCode::FAILURE,
+        },
+
+        "sudo" => sudo::client::main(),
+        _ => agent(),
+    }
+}
+
+fn agent() -> ExitCode {
+    runtime_host::frugal::few_memory_pools();
+    setup::prepare();
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(24)
+        .thread_stack_size(256 * 1024)
+        .thread_keep_alive(Duration::from_secs(60))
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            log!("starting failed: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(live()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log!("starting failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn live() -> std::io::Result<()> {
+    set_child_subreaper(Some(getpid()))?;
+    let reaper = Arc::new(Reaper::default());
+    let agent = Arc::new(Agent {
+        table: Table::default(),
+        pool: Arc::new(Pool::new(reaper.clone())?),
+        reaper,
+        boot: identity::random_name(),
+        max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),
+    });
+    let mut children = signal(SignalKind::child())?;
+    tokio::spawn({
+        let agent = agent.clone();
+        async move {
+            agent.pool.refill().await;
+            while children.recv().await.is_some() {
+                if agent.reaper.collect() {
+                    agent.pool.refill().await;
+                }
+            }
+        }
+    });
+    if getpid().is_init() {
+        tokio::spawn(sudo::server::serve(agent.clone()));
+    }
+    let (stdin, stdout) = setup::channel()?;
+    let mut reader = pipe::Receiver::from_owned_fd_unchecked(stdin)?;
+    let mut writer = pipe::Sender::from_owned_fd_unchecked(stdout)?;
+    loop {
+        serve::serve(&agent, &mut reader, &mut writer).await;
+        if !getpid().is_init() {
+            // Not the first process: then the one who started us is done with us.
+            let _ = shutdown::run(&agent, Duration::ZERO).await;
+            return Ok(());
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -115,9 +115,7 @@ impl Running {
     }
 }
 
-async fn finished(
-    relief: &mut Option<AbortOnDropHandle<Result<Relief, ShortageError>>>,
-) -> Result<Relief, String> {
+async fn finished(relief: &mut Option<AbortOnDropHandle<Result<Relief, ShortageError>>>) -> Result<Relief, String> {
     match relief {
         None => std::future::pending().await,
         Some(work) => match work.await {
@@ -208,7 +206,9 @@ impl Actor {
     }
 
     async fn stop(&mut self, stop: Stop) -> Result<(), NodeError> {
-        if stop == Stop::KeepDisk && let Some(machine) = &self.machine {
+        if stop == Stop::KeepDisk
+            && let Some(machine) = &self.machine
+        {
             shut_down(&machine.asker).await;
         }
         self.end_machine().await?;

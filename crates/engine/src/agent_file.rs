@@ -34,8 +34,7 @@ impl AgentFile {
         let new = dir.join(format!("{digest}.new"));
         // One left by a crash is read-only.
         let _ = fs::remove_file(&new);
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(fail)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(fail)?;
         file.write_all(agent).map_err(fail)?;
         file.set_permissions(fs::Permissions::from_mode(0o555)).map_err(fail)?;
         file.sync_all().map_err(fail)?;

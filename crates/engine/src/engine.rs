@@ -8,9 +8,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use runtime_model::SandboxId;
 use runtime_proto::guest::Request;
-use runtime_proto::node::{
-    GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
-};
+use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -85,11 +83,9 @@ impl Engine {
             program,
             agent,
         })?;
-        let state =
-            Arc::new(HostState::new(host, Arc::new(driver), max_user_processes).map_err(EngineError::Marks)?);
+        let state = Arc::new(HostState::new(host, Arc::new(driver), max_user_processes).map_err(EngineError::Marks)?);
         let spares = AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone())));
-        let engine =
-            Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _spares: spares };
+        let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _spares: spares };
         let found = engine.recover().await?;
         tracing::info!(adopted = found.adopted, swept = found.swept, "engine ready");
         Ok(engine)

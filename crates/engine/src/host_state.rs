@@ -49,7 +49,15 @@ impl HostState {
     pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
-        let state = Self { host, driver, events, starts, max_user_processes, disk_taken: Notify::new(), coming_up: AtomicU64::new(0) };
+        let state = Self {
+            host,
+            driver,
+            events,
+            starts,
+            max_user_processes,
+            disk_taken: Notify::new(),
+            coming_up: AtomicU64::new(0),
+        };
         fs::create_dir_all(state.marks())?;
         Ok(state)
     }

@@ -21,7 +21,10 @@ async fn a_disk_outlives_its_machine_and_goes_with_its_sandbox() {
     engine.stop(id).await.unwrap();
     println!("stop: {:?}", began.elapsed());
     engine.stop(id).await.unwrap();
-    assert!(matches!(exec_as(&engine, id, runtime_proto::guest::User::Sandbox, "true").await, Err(NodeError::NotRunning)));
+    assert!(matches!(
+        exec_as(&engine, id, runtime_proto::guest::User::Sandbox, "true").await,
+        Err(NodeError::NotRunning)
+    ));
     let machines = engine.machines().await.unwrap();
     assert_eq!(machines.iter().map(|m| (m.id, m.running, m.disk)).collect::<Vec<_>>(), [(id, false, true)]);
     host.only(&[format!("disk {}", support::hex(id))]).await;

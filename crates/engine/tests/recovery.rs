@@ -150,10 +150,16 @@ async fn garbage_in_place_of_records_is_swept() {
     engine.close().await;
     let dir = host.data_dir().join("sandboxes").join(hex(id));
     std::fs::write(dir.join("machine.json"), b"{\"sentry\":").unwrap();
-    process::kill(host.left().iter().find_map(|line| {
-        let rest = line.strip_prefix("process ")?;
-        rest.contains(" shim ").then(|| rest.split(':').next().unwrap().parse().unwrap())
-    }).unwrap()).unwrap();
+    process::kill(
+        host.left()
+            .iter()
+            .find_map(|line| {
+                let rest = line.strip_prefix("process ")?;
+                rest.contains(" shim ").then(|| rest.split(':').next().unwrap().parse().unwrap())
+            })
+            .unwrap(),
+    )
+    .unwrap();
     let lost = new_id();
     std::fs::create_dir_all(host.run_dir().join(hex(lost))).unwrap();
     let engine = host.open().await;
@@ -164,10 +170,13 @@ async fn garbage_in_place_of_records_is_swept() {
 /// Run as a process of its own by the test below, and killed.
 #[tokio::test]
 async fn victim() {
-    let Some(dir) = std::env::args().find_map(|word| word.strip_prefix("victim-of-").map(str::to_owned)) else { return };
+    let Some(dir) = std::env::args().find_map(|word| word.strip_prefix("victim-of-").map(str::to_owned)) else {
+        return;
+    };
     let prepared = runtime_engine::prepare::open(std::path::Path::new(&dir)).unwrap();
-    let engine =
-        runtime_engine::Engine::open(runtime_engine::EngineConfig::new(prepared, support::agent()).unwrap()).await.unwrap();
+    let engine = runtime_engine::Engine::open(runtime_engine::EngineConfig::new(prepared, support::agent()).unwrap())
+        .await
+        .unwrap();
     loop {
         let created = futures_util::future::join(create(&engine), create(&engine)).await;
         for id in [created.0, created.1] {

@@ -25,7 +25,8 @@ async fn the_host_is_not_to_be_seen_or_written_from_inside() {
             assert_ne!(code, Some(0), "{attempt}");
         }
     }
-    let agent = std::fs::read(host.data_dir().join("agent").read_dir().unwrap().next().unwrap().unwrap().path()).unwrap();
+    let agent =
+        std::fs::read(host.data_dir().join("agent").read_dir().unwrap().next().unwrap().unwrap().path()).unwrap();
     assert_eq!(agent, support::agent());
 
     // Nothing of the host's paths, environment or processes.
@@ -40,7 +41,8 @@ async fn the_host_is_not_to_be_seen_or_written_from_inside() {
     for secret in secrets {
         assert!(!seen.contains(secret), "{secret} in {seen}");
     }
-    let environment = sh_root(&engine, id, "tr '\\0' '\\n' < /proc/1/environ | cut -d= -f1 | sort | tr '\\n' ' '").await;
+    let environment =
+        sh_root(&engine, id, "tr '\\0' '\\n' < /proc/1/environ | cut -d= -f1 | sort | tr '\\n' ' '").await;
     assert_eq!(environment.trim(), "HOME LANG PATH");
     let pids = sh_root(&engine, id, "ls /proc | grep -c '^[0-9]'").await;
     assert!(pids.parse::<u32>().unwrap() < 20, "{pids}");
@@ -56,7 +58,8 @@ async fn root_inside_can_do_what_a_package_manager_needs() {
     let host = Host::new();
     let engine = host.open().await;
     let id = create(&engine).await;
-    sh_root(&engine, id, "mkdir -p /mnt/t && mount -t tmpfs -o size=1m none /mnt/t && touch /mnt/t/x && umount /mnt/t").await;
+    sh_root(&engine, id, "mkdir -p /mnt/t && mount -t tmpfs -o size=1m none /mnt/t && touch /mnt/t/x && umount /mnt/t")
+        .await;
     sh_root(&engine, id, "touch /root/f && chown runtime:runtime /root/f && chmod u+s /root/f && setpriv --reuid 1000 --regid 1000 --clear-groups id -u").await;
     sh_root(&engine, id, "dpkg --verify bash && dpkg-query -W bash").await;
     sh_root(&engine, id, "mkdir -p /tmp/c && chroot / true").await;
@@ -67,7 +70,14 @@ async fn two_sandboxes_share_nothing_they_can_write() {
     let host = Host::new();
     let engine = host.open().await;
     let (a, b) = (create(&engine).await, create(&engine).await);
-    sh_root(&engine, a, "for d in / /workspace /tmp /var/tmp /dev/shm /run /etc /usr/bin; do echo secret > $d/of-a; done").await;
-    let found = sh_root(&engine, b, "find / -xdev -name of-a 2>/dev/null; ls /tmp /run /dev/shm /var/tmp | grep of-a || true").await;
+    sh_root(
+        &engine,
+        a,
+        "for d in / /workspace /tmp /var/tmp /dev/shm /run /etc /usr/bin; do echo secret > $d/of-a; done",
+    )
+    .await;
+    let found =
+        sh_root(&engine, b, "find / -xdev -name of-a 2>/dev/null; ls /tmp /run /dev/shm /var/tmp | grep of-a || true")
+            .await;
     assert_eq!(found, "");
 }

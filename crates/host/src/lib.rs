@@ -2,8 +2,14 @@
 
 pub mod btrfs;
 pub mod cgroup;
+pub mod credentials;
+pub mod fdpass;
 pub mod fifo;
+pub mod forward;
+pub mod frugal;
 pub mod lock;
 pub mod loopdev;
 pub mod mount;
 pub mod process;
+pub mod reap;
+pub mod spawn;

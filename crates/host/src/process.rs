@@ -153,7 +153,10 @@ pub fn reap_one() -> io::Result<Option<Reaped>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
     /// With its wait status.
-    Child { pid: u32, status: i32 },
+    Child {
+        pid: u32,
+        status: i32,
+    },
     StillRunning,
 }
 

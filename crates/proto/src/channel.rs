@@ -154,7 +154,8 @@ impl Channel {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (outbox, outbox_rx) = mpsc::channel(OUTBOX);
-        let (incoming_tx, incoming) = mpsc::channel(64);
+        // As long as there may be streams: a burst that comes in one read is not refused.
+        let (incoming_tx, incoming) = mpsc::channel(config.max_streams);
         let (quiesced, quiesce) = mpsc::channel(1);
         let next = if config.side == Side::Host { 1 } else { 2 };
         let table = Table { open: HashMap::new(), next, closed: false };
@@ -184,19 +185,27 @@ impl Pump {
         W: AsyncWrite + Unpin,
     {
         let Driver { shared, outbox, incoming, quiesce } = self.0;
+        let _closing = Closing(shared.clone());
         let waiting_quiesce = Mutex::new(Vec::new());
-        let ended = tokio::select! {
+        tokio::select! {
             ended = read_frames(&shared, reader, buf, &incoming, &waiting_quiesce) => ended,
             ended = write_frames(&shared, writer, outbox) => ended,
             () = forward_quiesce(&shared, quiesce, &waiting_quiesce) => Ended::Closed,
-        };
-        let mut table = shared.table();
+        }
+    }
+}
+
+/// Ends every stream with the pump, however that ends: one that is dropped half way must not leave owners waiting.
+struct Closing(Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut table = self.0.table();
         table.closed = true;
         for stream in table.open.values() {
             stream.credit.close();
         }
         table.open.clear();
-        ended
     }
 }
 
@@ -635,6 +644,21 @@ mod tests {
         stream_send(&pair.host, &mut pair.agent_in).await;
         assert!(!flood.is_finished());
         flood.abort();
+    }
+
+    #[tokio::test]
+    async fn a_pump_that_is_dropped_ends_its_streams() {
+        let (ours, _theirs) = tokio::io::duplex(32 * 1024);
+        let (host, _incoming, pump) = Channel::new(config(Side::Host)).into_parts();
+        let pump = tokio::spawn(async move {
+            let (mut reader, mut writer) = tokio::io::split(ours);
+            pump.run(&mut reader, &mut writer, &mut BytesMut::new()).await
+        });
+        let mut stream = host.open(Bytes::from_static(b"x")).await.unwrap();
+        tokio::task::yield_now().await;
+        pump.abort();
+        assert_eq!(stream.recv().await, Err(ChannelError::Closed));
+        assert!(host.is_closed());
     }
 
     #[tokio::test]

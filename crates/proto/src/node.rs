@@ -149,6 +149,12 @@ impl GuestStream {
         Ok(())
     }
 
+    /// The sending half, for input that goes while answers come. The stream must be kept: dropping it resets both.
+    #[must_use]
+    pub fn sender(&self) -> crate::channel::Sender {
+        self.stream.sender()
+    }
+
     pub async fn finish_input(&self) -> Result<(), AskError> {
         Ok(self.stream.finish().await?)
     }

@@ -1,1 +1,92 @@
 //! Persistence: one trait, a SQLite implementation, migrations.
+//!
+//! What is acknowledged is durable: every method that changes something answers after its transaction is on the disk,
+//! except [`Store::remember_later`] and [`Store::touch`], which say so. A name claim, an idempotency record and the row
+//! they belong to are one transaction.
+
+mod rows;
+mod sqlite;
+
+pub use rows::{
+    CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, UserKind,
+};
+pub use sqlite::SqliteStore;
+
+use async_trait::async_trait;
+use runtime_model::{CredentialId, SandboxId};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{step}")]
+    Sql {
+        step: &'static str,
+        #[source]
+        source: sqlx::Error,
+    },
+    #[error("{step}: column {column} of {object} does not read")]
+    Corrupt { step: &'static str, column: &'static str, object: String },
+    #[error("the migrations of the database failed")]
+    Migrate(#[source] sqlx::migrate::MigrateError),
+    #[error("the writer of the database has ended")]
+    Closed,
+    #[error("{step}: the disk did not take a batch of changes: {cause}")]
+    Batch { step: &'static str, cause: String },
+}
+
+/// How a change of a sandbox ended.
+#[derive(Debug)]
+pub enum Outcome {
+    Done,
+    /// The name is held by another sandbox.
+    NameHeld(SandboxId),
+    /// The idempotency key was used before; nothing changed.
+    KeyUsed(Box<IdempotencyRow>),
+    /// The row has moved on from the generation the change was made for, or is gone.
+    Moved,
+}
+
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    async fn insert_credential(&self, row: CredentialRow) -> Result<(), StoreError>;
+    /// Only a credential that is not revoked.
+    async fn credential_by_hash(&self, hash: [u8; 32]) -> Result<Option<CredentialRow>, StoreError>;
+    async fn credentials(&self) -> Result<Vec<CredentialRow>, StoreError>;
+    /// False if there is none of that id, or it was revoked before.
+    async fn revoke_credential(&self, id: CredentialId, at_ms: i64) -> Result<bool, StoreError>;
+
+    /// 32 random bytes made at the first call: the key of this database's keyed hashes.
+    async fn hash_key(&self) -> Result<[u8; 32], StoreError>;
+    /// A text made at the first call, under a name: ids of the organization and its owner.
+    async fn fixed_id(&self, name: &'static str) -> Result<uuid::Uuid, StoreError>;
+
+    async fn remembered(&self, scope: &str, key: &str, now_ms: i64) -> Result<Option<IdempotencyRow>, StoreError>;
+    async fn remember(&self, row: IdempotencyRow) -> Result<(), StoreError>;
+    /// Joins the next batch; the caller waits for a place in it, not for the disk. The receiver tells when it is durable.
+    async fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
+    /// Drops idempotency records past their time, and deleted answers older than `deleted_before_ms`.
+    async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError>;
+
+    async fn create_sandbox(&self, row: SandboxRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
+    /// Undoes a create that found no room: the row, its name and its key.
+    async fn uncreate_sandbox(&self, id: SandboxId, key: Option<(String, String)>) -> Result<(), StoreError>;
+    async fn sandbox(&self, id: SandboxId) -> Result<Option<SandboxRow>, StoreError>;
+    async fn name_holder(&self, name: &str) -> Result<Option<SandboxId>, StoreError>;
+    /// Writes the row if the stored one has generation `row.generation - 1`.
+    async fn save_sandbox(&self, row: SandboxRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
+    /// Replaces the row by its deleted answer; the machine is still to be removed.
+    async fn delete_sandbox(&self, deleted: DeletedRow, key: Option<IdempotencyRow>) -> Result<bool, StoreError>;
+    async fn deleted(&self, id: SandboxId) -> Result<Option<DeletedRow>, StoreError>;
+    /// Deleted sandboxes whose machine was not yet removed.
+    async fn removals(&self) -> Result<Vec<SandboxId>, StoreError>;
+    async fn removed(&self, id: SandboxId) -> Result<(), StoreError>;
+    /// Every sandbox that is not stopped.
+    async fn unstopped(&self) -> Result<Vec<SandboxRow>, StoreError>;
+    /// Stopped sandboxes past their retention.
+    async fn expired(&self, now_ms: i64) -> Result<Vec<SandboxId>, StoreError>;
+    /// Every sandbox id, stopped or not.
+    async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError>;
+    /// Oldest first; at most `filter.limit` rows.
+    async fn list(&self, filter: ListFilter) -> Result<Vec<SandboxRow>, StoreError>;
+    /// Last activity, written without waiting for the disk.
+    async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError>;
+}

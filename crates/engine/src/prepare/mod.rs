@@ -30,6 +30,7 @@ pub use engine::EngineChoice;
 pub use pool::{NoRoom, Pool};
 pub use progress::{Progress, Silent};
 pub use runsc::Runsc;
+pub use runtime_host::lock::{Lock, LockError as ClaimError};
 pub use setup::{Outcome, SetupOptions, SetupReport, StepReport, setup};
 
 /// The parent of all sandboxes' control groups.

@@ -54,7 +54,12 @@ pub(crate) struct Spec {
 #[derive(Debug, thiserror::Error)]
 enum ShimError {
     #[error("cannot {step} {object}")]
-    Io { step: &'static str, object: String, #[source] source: io::Error },
+    Io {
+        step: &'static str,
+        object: String,
+        #[source]
+        source: io::Error,
+    },
     #[error("the sandbox was not made")]
     Runsc(#[source] RunscError),
     #[error("the sandbox was not started")]

@@ -82,11 +82,7 @@ enum Who {
 }
 
 /// Returns once the sandbox's kernel, or the server of its files, has ended: neither is any good without the other.
-pub(super) fn watch(
-    held: &mut Held,
-    listener: &UnixListener,
-    log: &mut Log,
-) -> Result<(Seen, Clients), ShimError> {
+pub(super) fn watch(held: &mut Held, listener: &UnixListener, log: &mut Log) -> Result<(Seen, Clients), ShimError> {
     let mut clients = Clients::default();
     let running = Say::Running { create_ms: held.create_ms, start_ms: held.start_ms };
     let (mut asked, mut short, mut shortages) = (false, false, 0);

@@ -128,7 +128,12 @@ impl Host {
                 left.push(format!("control group {group}"));
             }
         }
-        for dir in [self.run_dir().to_owned(), self.run_dir().join("runsc"), self.data_dir().join("sandboxes"), self.data_dir().join("starting")] {
+        for dir in [
+            self.run_dir().to_owned(),
+            self.run_dir().join("runsc"),
+            self.data_dir().join("sandboxes"),
+            self.data_dir().join("starting"),
+        ] {
             for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
                 if entry.file_name() != "runsc" {
                     left.push(format!("file {}", entry.path().display()));

@@ -45,8 +45,12 @@ const CAPABILITIES: &[&str] = &[
 
 /// Directories in memory, with the share of the sandbox's memory (in percent) that each may take. Together they leave
 /// enough for the kernel inside and the agent: full ones must not starve what could empty them.
-const IN_MEMORY: &[(&str, u64, &str)] =
-    &[("/tmp", 35, "mode=1777"), ("/var/tmp", 10, "mode=1777"), ("/run", 4, "mode=0755"), ("/dev/shm", 15, "mode=1777")];
+const IN_MEMORY: &[(&str, u64, &str)] = &[
+    ("/tmp", 35, "mode=1777"),
+    ("/var/tmp", 10, "mode=1777"),
+    ("/run", 4, "mode=0755"),
+    ("/dev/shm", 15, "mode=1777"),
+];
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -203,7 +207,8 @@ impl Bundle {
 
 fn mounts(agent: &Path, memory_bytes: u64) -> Vec<Mount> {
     let plain = |destination, kind: &'static str| Mount { destination, kind, source: kind.into(), options: Vec::new() };
-    let mut mounts = vec![plain("/proc", "proc"), plain("/sys", "sysfs"), plain("/dev", "tmpfs"), plain("/dev/pts", "devpts")];
+    let mut mounts =
+        vec![plain("/proc", "proc"), plain("/sys", "sysfs"), plain("/dev", "tmpfs"), plain("/dev/pts", "devpts")];
     for (destination, percent, mode) in IN_MEMORY {
         let size = memory_bytes / 100 * percent;
         mounts.push(Mount {

@@ -61,7 +61,13 @@ impl Inner {
 
     /// Ends every process of the sandbox: those on record, those in its group, those that name its directory. A shim
     /// goes first, or it would start what is being swept.
-    fn kill(&self, id: SandboxId, run_dir: &Path, machine_dir: &Path, group: Option<&Group>) -> Result<(), DriverError> {
+    fn kill(
+        &self,
+        id: SandboxId,
+        run_dir: &Path,
+        machine_dir: &Path,
+        group: Option<&Group>,
+    ) -> Result<(), DriverError> {
         let fail = |e| DriverError::new("end the processes of", id, e);
         if let Some(machine) = record::read::<Machine>(&machine_dir.join(record::MACHINE)) {
             for process in [Some(machine.shim), Some(machine.sentry), machine.gofer].into_iter().flatten() {
@@ -100,7 +106,9 @@ fn named(run_dir: &Path) -> Vec<u32> {
     let bundle = bundle.as_os_str().as_bytes();
     let me = std::process::id();
     let ours = |words: &[Vec<u8>]| {
-        let Some(program) = words.first().and_then(|word| word.rsplit(|byte| *byte == b'/').next()) else { return false };
+        let Some(program) = words.first().and_then(|word| word.rsplit(|byte| *byte == b'/').next()) else {
+            return false;
+        };
         let shim = words.get(1).is_some_and(|word| word == crate::shim::SUBCOMMAND.as_bytes())
             && words.get(2).is_some_and(|word| word == dir);
         let part = program.starts_with(b"runsc") || words.iter().any(|word| word == b"boot" || word == b"gofer");

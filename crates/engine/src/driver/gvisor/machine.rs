@@ -69,7 +69,8 @@ impl Dial for Pipes {
     fn dial(&self) -> Result<(Reader, Writer), DriverError> {
         let open = |name: &str| {
             let path = self.0.run_dir.join(name);
-            let pipe = fifo::open(&path, PipeEnd::Both).map_err(|e| DriverError::new("open the pipe", path.display(), e))?;
+            let pipe =
+                fifo::open(&path, PipeEnd::Both).map_err(|e| DriverError::new("open the pipe", path.display(), e))?;
             fifo::widen(&pipe);
             Ok::<_, DriverError>((pipe, path))
         };

@@ -171,9 +171,8 @@ impl Inner {
         let mut command = tokio::process::Command::new(&self.options.program);
         command.arg(SUBCOMMAND).arg(run_dir).current_dir("/");
         command.env_clear().stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command
-            .spawn()
-            .map_err(|e| DriverError::new("start the shim by", self.options.program.display(), e))?;
+        let child =
+            command.spawn().map_err(|e| DriverError::new("start the shim by", self.options.program.display(), e))?;
         let path = run_dir.join(paths::SOCKET);
         let stream = UnixStream::connect(&path)
             .await

@@ -24,13 +24,21 @@ const FLAGS: &[&str] = &[
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunscError {
     #[error("cannot run {path}")]
-    Run { path: PathBuf, #[source] source: io::Error },
+    Run {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("`runsc {verb}` took longer than {} seconds", .limit.as_secs())]
     Slow { verb: &'static str, limit: Duration },
     #[error("`runsc {verb}` failed ({status})")]
     Failed { verb: &'static str, status: ExitStatus },
     #[error("cannot read the state file {path}")]
-    State { path: PathBuf, #[source] source: io::Error },
+    State {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,9 +16,18 @@ const ANSWER_LIMIT: u64 = 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UrpcError {
     #[error("cannot {step} the control socket {socket}")]
-    Io { step: &'static str, socket: PathBuf, #[source] source: io::Error },
+    Io {
+        step: &'static str,
+        socket: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("the answer to {method} does not parse")]
-    Answer { method: &'static str, #[source] source: serde_json::Error },
+    Answer {
+        method: &'static str,
+        #[source]
+        source: serde_json::Error,
+    },
     #[error("{method} was refused: {text}")]
     Refused { method: &'static str, text: String },
 }

@@ -1,0 +1,194 @@
+//! Runners: started ahead, kept for reuse, replaced when the guest kills them.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use runtime_host::fdpass;
+use runtime_host::spawn::{Program, SpawnError, spawn};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+use crate::order::{Order, REPLY, Reply};
+use crate::reaper::Reaper;
+use crate::runner;
+
+/// Idle runners kept after a burst. Each is a small process that sleeps.
+const KEEP_IDLE: usize = 16;
+/// Idle runners to have ready, so that a command finds one even when the guest has used up what starting one needs.
+const READY: usize = 2;
+/// More at once are not sooner ready: starting is work for the processor.
+const STARTS_AT_ONCE: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PoolError {
+    #[error("making a socket pair for a runner failed")]
+    Socket(#[source] io::Error),
+    #[error("starting a runner failed")]
+    Spawn(#[from] SpawnError),
+}
+
+/// A runner that waits for an order or follows one.
+pub(crate) struct Runner {
+    pub(crate) pid: i32,
+    socket: UnixStream,
+}
+
+/// The runner is gone: the guest killed it, or it broke.
+#[derive(Debug, thiserror::Error)]
+#[error("the runner {pid} is gone")]
+pub(crate) struct Gone {
+    pub(crate) pid: i32,
+}
+
+pub(crate) struct Pool {
+    idle: Mutex<VecDeque<Runner>>,
+    reaper: Arc<Reaper>,
+    null: OwnedFd,
+    starting: Semaphore,
+}
+
+impl Pool {
+    pub(crate) fn new(reaper: Arc<Reaper>) -> io::Result<Self> {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { idle: Mutex::default(), reaper, null, starting: Semaphore::new(STARTS_AT_ONCE) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Runner>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An open `/dev/null`, for a program without standard input.
+    pub(crate) fn null(&self) -> BorrowedFd<'_> {
+        self.null.as_fd()
+    }
+
+    /// An idle runner that is alive, or a new one.
+    pub(crate) async fn take(self: &Arc<Self>) -> Result<Runner, PoolError> {
+        match self.idle_one() {
+            Some(runner) => Ok(runner),
+            None => self.start(true).await,
+        }
+    }
+
+    fn idle_one(&self) -> Option<Runner> {
+        loop {
+            let runner = self.lock().pop_back()?;
+            if runner.is_idle() {
+                return Some(runner);
+            }
+        }
+    }
+
+    /// Takes back a runner that has nothing below it.
+    pub(crate) fn give_back(&self, runner: Runner) {
+        let mut idle = self.lock();
+        if idle.len() < KEEP_IDLE {
+            idle.push_back(runner);
+        }
+        // Else it is dropped: its socket closes and it ends by itself.
+    }
+
+    /// Starts what is missing of the ready ones.
+    pub(crate) async fn refill(self: &Arc<Self>) {
+        loop {
+            let missing = {
+                let mut idle = self.lock();
+                idle.retain(Runner::is_idle);
+                idle.len() < READY
+            };
+            if !missing {
+                return;
+            }
+            match self.start(false).await {
+                Ok(runner) => self.give_back(runner),
+                Err(error) => return crate::log::log!("a spare runner could not be started: {error}"),
+            }
+        }
+    }
+
+    async fn start(self: &Arc<Self>, or_idle: bool) -> Result<Runner, PoolError> {
+        let pool = self.clone();
+        let _place = self.starting.acquire().await.map_err(|error| PoolError::Socket(io::Error::other(error)))?;
+        // While this one waited, others may have come back.
+        if or_idle && let Some(runner) = self.idle_one() {
+            return Ok(runner);
+        }
+        // Starting a process blocks for milliseconds: not on the thread that serves everybody.
+        let started = tokio::task::spawn_blocking(move || pool.start_blocking()).await;
+        let (pid, socket) = started.map_err(|error| PoolError::Socket(io::Error::other(error)))??;
+        socket.set_nonblocking(true).map_err(PoolError::Socket)?;
+        let socket = UnixStream::from_std(socket).map_err(PoolError::Socket)?;
+        Ok(Runner { pid, socket })
+    }
+
+    fn start_blocking(&self) -> Result<(i32, std::os::unix::net::UnixStream), PoolError> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| PoolError::Socket(error.into()))?;
+        let paths: [CString; 1] = [c"/proc/self/exe".to_owned()];
+        let argv = [c"runtime-runner".to_owned()];
+        let fds = [
+            (self.null.as_fd(), 0),
+            (self.null.as_fd(), 1),
+            (rustix::stdio::stderr(), 2),
+            (theirs.as_fd(), runner::SOCKET),
+        ];
+        let program = Program {
+            paths: &paths,
+            argv: &argv,
+            envp: &[],
+            fds: &fds,
+            cwd: Some(c"/"),
+            identity: None,
+            limits: &[],
+            new_session: true,
+            terminal: None,
+            parent_death_signal: None,
+            announce: None,
+        };
+        // Under the reaper's lock: a runner must be known as one before its end can be collected.
+        let pid = self.reaper.expect_runner(|| spawn(&program))?;
+        Ok((pid, ours.into()))
+    }
+}
+
+impl Runner {
+    fn is_idle(&self) -> bool {
+        let mut byte = [0];
+        matches!(self.socket.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    fn gone(&self) -> Gone {
+        Gone { pid: self.pid }
+    }
+
+    /// Sends an order. The three descriptors become the program's standard ones.
+    pub(crate) async fn send(&self, order: &Order, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Gone> {
+        let wire = order.to_wire();
+        let mut at = 0;
+        while at < wire.len() {
+            let fds: &[BorrowedFd<'_>] = if at == 0 { &stdio } else { &[] };
+            let sent = self.socket.try_io(Interest::WRITABLE, || fdpass::send(&self.socket, &wire[at..], fds));
+            match sent {
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.writable().await.map_err(|_| self.gone())?;
+                }
+                Err(_) => return Err(self.gone()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next answer.
+    pub(crate) async fn reply(&mut self) -> Result<Reply, Gone> {
+        let mut wire = [0; REPLY];
+        self.socket.read_exact(&mut wire).await.map_err(|_| self.gone())?;
+        Reply::from_wire(&wire).ok_or_else(|| self.gone())
+    }
+}

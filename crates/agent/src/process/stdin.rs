@@ -1,0 +1,163 @@
+//! Standard input of a process, counted: a write that is sent again is accepted once.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe;
+use tokio::sync::Notify;
+
+/// Bytes accepted that the process has not read yet.
+const BUFFER: usize = 1024 * 1024;
+
+/// Who waits for what: the writer task on `more`, feeders on `room`; both register before they look.
+#[derive(Default)]
+pub(crate) struct Stdin {
+    inner: Mutex<Inner>,
+    more: Notify,
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: VecDeque<u8>,
+    accepted: u64,
+    open: bool,
+    eof: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StdinError {
+    #[error("standard input has taken {accepted} bytes, the write starts at {offset}")]
+    Ahead { accepted: u64, offset: u64 },
+    #[error("standard input is closed after {accepted} bytes")]
+    Closed { accepted: u64 },
+}
+
+impl Stdin {
+    pub(crate) fn new(open: bool) -> Self {
+        let stdin = Self::default();
+        stdin.lock().open = open;
+        stdin
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Still open, and bytes accepted.
+    pub(crate) fn state(&self) -> (bool, u64) {
+        let inner = self.lock();
+        (inner.open && !inner.eof, inner.accepted)
+    }
+
+    /// Accepts what is new in `data`, which starts at `offset`, as far as there is room; answers the new total. `eof`
+    /// counts only when all of it was accepted.
+    pub(crate) fn write(&self, offset: u64, data: &[u8], eof: bool) -> Result<u64, StdinError> {
+        let mut inner = self.lock();
+        let accepted = inner.accepted;
+        if offset > accepted {
+            return Err(StdinError::Ahead { accepted, offset });
+        }
+        let known = (accepted - offset).min(data.len() as u64) as usize;
+        let fresh = &data[known..];
+        if !inner.open || inner.eof {
+            return if fresh.is_empty() { Ok(accepted) } else { Err(StdinError::Closed { accepted }) };
+        }
+        let taken = fresh.len().min(BUFFER - inner.waiting.len());
+        inner.waiting.extend(&fresh[..taken]);
+        inner.accepted += taken as u64;
+        inner.eof = eof && taken == fresh.len();
+        self.more.notify_waiters();
+        Ok(inner.accepted)
+    }
+
+    /// Accepts all of `data`, waiting for room. False once the process takes no more.
+    pub(crate) async fn write_all(&self, mut offset: u64, mut data: &[u8]) -> bool {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            match self.write(offset, data, false) {
+                Err(_) => return false,
+                // Not below the offset: what was accepted before a resend counts too.
+                Ok(total) => {
+                    let taken = total.saturating_sub(offset).min(data.len() as u64);
+                    offset += taken;
+                    data = &data[taken as usize..];
+                }
+            }
+            if data.is_empty() {
+                return true;
+            }
+            room.await;
+        }
+    }
+
+    /// The process ended or closed its end.
+    pub(crate) fn shut(&self) {
+        let mut inner = self.lock();
+        inner.open = false;
+        inner.waiting = VecDeque::new();
+        drop(inner);
+        self.more.notify_waiters();
+        self.room.notify_waiters();
+    }
+
+    /// Carries accepted bytes into the pipe until end of input, or until nobody reads it.
+    pub(crate) async fn carry(&self, mut pipe: pipe::Sender) {
+        loop {
+            let more = self.more.notified();
+            tokio::pin!(more);
+            more.as_mut().enable();
+            let (piece, eof, open) = {
+                let mut inner = self.lock();
+                let take = inner.waiting.len().min(64 * 1024);
+                let piece: Vec<u8> = inner.waiting.drain(..take).collect();
+                (piece, inner.eof, inner.open)
+            };
+            if !open {
+                return;
+            }
+            if !piece.is_empty() {
+                self.room.notify_waiters();
+                if pipe.write_all(&piece).await.is_err() {
+                    return self.shut();
+                }
+            } else if eof {
+                return;
+            } else {
+                more.await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resend_is_accepted_once_and_a_gap_never() {
+        let stdin = Stdin::new(true);
+        assert_eq!(stdin.write(0, b"abc", false), Ok(3));
+        assert_eq!(stdin.write(0, b"abcde", false), Ok(5));
+        assert_eq!(stdin.write(9, b"x", false), Err(StdinError::Ahead { accepted: 5, offset: 9 }));
+        assert_eq!(stdin.write(5, b"f", true), Ok(6));
+        assert_eq!(stdin.write(5, b"f", true), Ok(6));
+        assert_eq!(stdin.write(6, b"", true), Ok(6));
+        assert_eq!(stdin.write(6, b"g", false), Err(StdinError::Closed { accepted: 6 }));
+        assert_eq!(stdin.lock().waiting, b"abcdef");
+    }
+
+    #[test]
+    fn the_end_waits_until_the_whole_write_was_accepted() {
+        let stdin = Stdin::new(true);
+        let data = vec![0; BUFFER + 10];
+        assert_eq!(stdin.write(0, &data, true), Ok(BUFFER as u64));
+        assert_eq!(stdin.state(), (true, BUFFER as u64));
+        stdin.lock().waiting.clear();
+        assert_eq!(stdin.write(BUFFER as u64, &data[BUFFER..], true), Ok(BUFFER as u64 + 10));
+        assert!(!stdin.state().0);
+    }
+}

@@ -1,0 +1,207 @@
+//! The parent of one command at a time, so that all the command starts stays findable.
+//!
+//! A runner is a *subreaper*: whatever its command leaves behind, however often it forked and whatever session it took,
+//! becomes the runner's child. So "everything below the runner" is exactly "everything the command started". Runners are
+//! kept and used again; on the way of a command stands one message there and one back, and no copy of a process.
+//!
+//! Orders come over descriptor 3. When the agent is gone, a runner kills what is below it and ends.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use prost::Message;
+use runtime_host::fdpass;
+use runtime_host::frugal::{SYS_ADMIN, SYS_RESOURCE, withhold_capability};
+use runtime_host::reap::{Reaped, reap_any};
+use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
+use rustix::process::{Resource, getrlimit};
+
+use crate::order::{MAX_ORDER, Order, Reply, strings};
+use crate::tree;
+
+pub(crate) const SOCKET: i32 = 3;
+
+/// Open files a command starts with, and may ask for.
+const OPEN_FILES: (u64, u64) = (4096, 1 << 20);
+
+pub(crate) fn main(socket: UnixStream) -> ExitCode {
+    let own = rustix::process::getpid();
+    if rustix::process::set_child_subreaper(Some(own)).is_err() {
+        return ExitCode::FAILURE;
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+    if crate::setup::user_space_kernel() {
+        // There the process limit binds root as well, but for these two rights; without a limit a fork bomb takes the
+        // whole sandbox with it.
+        let _ = withhold_capability(SYS_ADMIN);
+        let _ = withhold_capability(SYS_RESOURCE);
+    }
+    // Ends when the agent does, or does not speak as it should: either way nothing may be left.
+    let _ = serve(&socket);
+    end_all();
+    ExitCode::SUCCESS
+}
+
+fn serve(socket: &UnixStream) -> io::Result<()> {
+    while let Some((order, fds)) = receive(socket)? {
+        let started = start(socket, &order, &fds);
+        drop(fds);
+        match started {
+            Ok(pid) => {
+                reply(socket, Reply::Started)?;
+                attend(socket, pid, order.kill_leftovers)?;
+            }
+            Err(error) => {
+                let errno = error.source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+                reply(socket, Reply::Failed { step: error.step, errno })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn receive(socket: &UnixStream) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
+    let mut fds = Vec::new();
+    let mut data = Vec::new();
+    let mut wanted = 4;
+    let mut length_known = false;
+    while data.len() < wanted {
+        let at = data.len();
+        data.resize(wanted, 0);
+        let got = loop {
+            match fdpass::receive(socket, &mut data[at..], &mut fds) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        if got == 0 {
+            return Ok(None);
+        }
+        data.truncate(at + got);
+        if !length_known && let Some(head) = data.first_chunk::<4>() {
+            length_known = true;
+            let length = u32::from_le_bytes(*head) as usize;
+            if length > MAX_ORDER {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            wanted += length;
+        }
+    }
+    let order = Order::decode(&data[4..]).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(Some((order, fds)))
+}
+
+fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
+    let invalid = |source| SpawnError { step: Step::Exec, source };
+    let paths = strings(&order.paths).map_err(invalid)?;
+    let argv = strings(&order.argv).map_err(invalid)?;
+    let envp = strings(&order.envp).map_err(invalid)?;
+    let cwd = CString::new(order.cwd.clone()).map_err(|_| invalid(io::ErrorKind::InvalidInput.into()))?;
+    let fds: Vec<(BorrowedFd<'_>, i32)> = fds.iter().zip(0..).map(|(fd, number)| (fd.as_fd(), number)).collect();
+    let identity = Identity { uid: order.uid, gid: order.gid, groups: order.groups.clone() };
+    let limits = limits(order.max_processes);
+    let mut program = Program {
+        paths: &paths,
+        argv: &argv,
+        envp: &envp,
+        fds: &fds,
+        cwd: Some(&cwd),
+        identity: Some(&identity),
+        limits: &limits,
+        new_session: true,
+        terminal: order.terminal.then_some(0),
+        parent_death_signal: None,
+        announce: Some(Announce { to: socket.as_fd(), message: Reply::Starting { pid: 0 }.to_wire() }),
+    };
+    let result = spawn(&program);
+    let noexec = rustix::io::Errno::NOEXEC.raw_os_error();
+    if let Err(error) = &result
+        && error.source.raw_os_error() == Some(noexec)
+        && error.step == Step::Exec
+        && let Some(script) = paths.iter().find(|path| is_file(path, order))
+    {
+        // A script without a first line that names its interpreter: a shell reads it, as shells do.
+        let mut shell_argv = vec![c"sh".to_owned(), script.clone()];
+        shell_argv.extend(argv.iter().skip(1).cloned());
+        let shell = [c"/bin/sh".to_owned()];
+        program.paths = &shell;
+        program.argv = &shell_argv;
+        return spawn(&program);
+    }
+    result
+}
+
+/// Never above our own: raising a hard limit is a right we may not have.
+fn limits(max_processes: u64) -> Vec<Limit> {
+    let most = |resource, wanted: u64| getrlimit(resource).maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let files = most(Resource::Nofile, OPEN_FILES.1);
+    let mut limits = vec![Limit { resource: RLIMIT_NOFILE, soft: files.min(OPEN_FILES.0), hard: files }];
+    if max_processes > 0 {
+        let processes = most(Resource::Nproc, max_processes);
+        limits.push(Limit { resource: RLIMIT_NPROC, soft: processes, hard: processes });
+    }
+    limits
+}
+
+fn is_file(path: &CString, order: &Order) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::OsStr::from_bytes(path.to_bytes());
+    std::path::Path::new(std::ffi::OsStr::from_bytes(&order.cwd)).join(path).is_file()
+}
+
+/// Stays with the command until nothing of it is left.
+fn attend(socket: &UnixStream, leader: i32, kill_leftovers: bool) -> io::Result<()> {
+    let end = loop {
+        match reap_any(true)? {
+            Reaped::Child(pid, end) if pid == leader => break end,
+            Reaped::Child(..) | Reaped::NoneYet => {}
+            Reaped::NoChildren => return Err(io::ErrorKind::NotFound.into()),
+        }
+    };
+    loop {
+        match reap_any(false)? {
+            Reaped::Child(..) => {}
+            Reaped::NoChildren => return reply(socket, Reply::Ended { end: end.number(), empty: true }),
+            Reaped::NoneYet => break,
+        }
+    }
+    reply(socket, Reply::Ended { end: end.number(), empty: false })?;
+    if kill_leftovers {
+        end_all();
+    } else {
+        while reap_any(true)? != Reaped::NoChildren {}
+    }
+    reply(socket, Reply::Empty)
+}
+
+/// Kills everything below this process until nothing is.
+fn end_all() {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        loop {
+            match reap_any(false) {
+                Ok(Reaped::Child(..)) => {}
+                Ok(Reaped::NoneYet) => break,
+                Ok(Reaped::NoChildren) | Err(_) => return,
+            }
+        }
+        tree::kill_below(own, &|_| false);
+        // The killed take a moment to be gone, and a fork may have slipped through: look again.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn reply(mut socket: &UnixStream, reply: Reply) -> io::Result<()> {
+    io::Write::write_all(&mut socket, &reply.to_wire())
+}
+
+/// The socket a runner was started with.
+pub(crate) fn inherited_socket() -> Option<UnixStream> {
+    runtime_host::spawn::take_inherited(SOCKET).map(UnixStream::from)
+}

@@ -1,0 +1,395 @@
+//! The verbs of the sandbox product.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand, ValueEnum};
+use runtime_model::State;
+
+use super::values::{Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, integer, pair, volume};
+
+#[derive(Debug, Subcommand)]
+pub enum SandboxVerb {
+    /// Create a sandbox and print its id.
+    #[command(after_help = "\
+Waits until the sandbox is running, and for room when there is none.
+
+Examples:
+  runtime sandboxes create
+  runtime sandboxes create --name worker --vcpu 4 --memory 8192 --label team=web
+  runtime sandboxes create --name worker --get-or-create
+  runtime sandboxes create --timeout 3600 --on-timeout stop --env MODE=test")]
+    Create(Box<CreateArgs>),
+
+    /// Run a command in a sandbox of its own, and delete the sandbox afterwards.
+    #[command(after_help = "\
+Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in
+is the command's input. The exit code is the command's; 124 means that it ran into --timeout.
+
+Examples:
+  runtime sandboxes run -- python3 -c 'print(6 * 7)'
+  runtime sandboxes run --timeout 60 -- 'git clone https://example.com/x && make -C x'
+  cat data.csv | runtime sandboxes run -- wc -l
+  runtime sandboxes run --keep --name debug -- make test")]
+    Run(Box<RunArgs>),
+
+    /// Run a command in a sandbox, with its output as it comes.
+    #[command(after_help = "\
+Everything after `--` is the command: one word is a shell line, several are a program and its arguments. What is piped in \
+(up to 1 MiB) is the command's input. Ctrl-C ends the command. The exit code is the command's, 124 for a timeout, 128 and \
+the signal's number for a killed one.
+
+Examples:
+  runtime sandboxes exec worker -- ls -la
+  runtime sandboxes exec worker -- 'cd src && make'
+  runtime sandboxes exec worker --env MODE=test --cwd /workspace/src --timeout 600 -- make test
+  echo hello | runtime sandboxes exec worker -- tr a-z A-Z")]
+    Exec(ExecArgs),
+
+    /// List sandboxes, oldest first.
+    #[command(
+        visible_alias = "list",
+        after_help = "\
+Examples:
+  runtime sandboxes ls
+  runtime sandboxes ls --state running --label team=web
+  runtime sandboxes ls --json | jq -r '.[].id'"
+    )]
+    Ls(LsArgs),
+
+    /// Show one sandbox.
+    Get(OneArgs),
+
+    /// Stop a sandbox, or all that carry some labels; their disks are kept.
+    #[command(after_help = "\
+Examples:
+  runtime sandboxes stop worker
+  runtime sandboxes stop --label team=web --label stage=test     every label must match")]
+    Stop(StopArgs),
+
+    /// Start a stopped sandbox again with the disk it had.
+    Restart(OneArgs),
+
+    /// Change a sandbox's settings.
+    #[command(after_help = "\
+What is not named stays as it is. --label replaces all labels.
+
+Examples:
+  runtime sandboxes update worker --name builder --idle-pause 600
+  runtime sandboxes update worker --env MODE=live --unset-env DEBUG
+  runtime sandboxes update worker --max-total-cost none")]
+    Update(UpdateArgs),
+
+    /// Delete a sandbox with everything in it.
+    #[command(visible_alias = "delete")]
+    Rm(OneArgs),
+
+    /// Print a file of a sandbox.
+    #[command(after_help = "\
+Examples:
+  runtime sandboxes cat worker /workspace/report.txt
+  runtime sandboxes cat worker /workspace/plot.png > plot.png")]
+    Cat(CatArgs),
+
+    /// List the files of a sandbox.
+    #[command(after_help = "\
+A line is the kind (d directory, l link, - file, ? other), the size and the path.
+
+Examples:
+  runtime sandboxes files worker
+  runtime sandboxes files worker /etc --depth 2
+  runtime sandboxes files worker --glob '**/*.py'")]
+    Files(FilesArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Cpu {
+    Shared,
+    Reserved,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AtEnd {
+    Pause,
+    Stop,
+    Delete,
+}
+
+/// What a new sandbox is like; shared by `create` and `run`.
+#[derive(Debug, Args)]
+pub struct NewSandbox {
+    /// A name of its own, usable wherever an id is.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// A label; repeatable.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// A variable for every command in it; repeatable.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = env_pair)]
+    pub env: Vec<(String, String)>,
+
+    /// Where it runs.
+    #[arg(long)]
+    pub region: Option<String>,
+
+    /// Processor cores.
+    #[arg(long, value_name = "CORES", value_parser = integer)]
+    pub vcpu: Option<u64>,
+
+    /// Memory.
+    #[arg(long, value_name = "MIB", value_parser = integer)]
+    pub memory: Option<u64>,
+
+    /// Disk.
+    #[arg(long, value_name = "MIB", value_parser = integer)]
+    pub disk: Option<u64>,
+
+    /// Whether its cores are its own.
+    #[arg(long, value_enum)]
+    pub cpu: Option<Cpu>,
+
+    /// Thousandths of a core that stay its own when the host is busy.
+    #[arg(long, value_name = "MILLIS", value_parser = integer)]
+    pub cpu_floor: Option<u64>,
+
+    /// What happens at the end of its time.
+    #[arg(long, value_enum)]
+    pub on_timeout: Option<AtEnd>,
+
+    /// Pause after this much idle time; 0 never.
+    #[arg(long, value_name = "SECONDS", value_parser = integer)]
+    pub idle_pause: Option<u64>,
+
+    /// Old name of a spending limit.
+    #[arg(long, value_name = "USD", value_parser = dollars, hide = true)]
+    pub max_cost: Option<u64>,
+
+    /// Stop once it has cost this much.
+    #[arg(long, value_name = "USD", value_parser = dollars)]
+    pub max_total_cost: Option<u64>,
+
+    /// A place it may reach; repeatable.
+    #[arg(long, value_name = "HOST")]
+    pub allow: Vec<String>,
+
+    /// A place it may not reach; repeatable.
+    #[arg(long, value_name = "HOST")]
+    pub deny: Vec<String>,
+
+    /// A private address it may reach; repeatable.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Vec<String>,
+
+    /// No way out to the internet.
+    #[arg(long)]
+    pub no_internet: bool,
+
+    /// The image to start from: an id, name, name:tag or name@version.
+    #[arg(long)]
+    pub image: Option<String>,
+
+    /// The snapshot to start from.
+    #[arg(long, value_name = "ID", conflicts_with = "image")]
+    pub snapshot: Option<String>,
+
+    /// A volume to attach; repeatable.
+    #[arg(long = "volume", value_name = "ID:/PATH[:snapshot]", value_parser = volume)]
+    pub volumes: Vec<VolumeAt>,
+
+    /// A request to it does not wake it.
+    #[arg(long)]
+    pub no_auto_wake: bool,
+
+    /// No time limit and no idle pause.
+    #[arg(long)]
+    pub persistent: bool,
+
+    /// Take the sandbox that holds the name, if there is one.
+    #[arg(long, requires = "name")]
+    pub get_or_create: bool,
+
+    /// Accepted for old scripts.
+    #[arg(long, hide = true)]
+    pub trial: bool,
+
+    /// Accepted for old scripts.
+    #[arg(long, hide = true)]
+    pub paid: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub new: NewSandbox,
+
+    /// Its time limit; 0 for none.
+    #[arg(long, value_name = "SECONDS", value_parser = integer)]
+    pub timeout: Option<u64>,
+
+    /// Print the id at once, before it is running.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Leave the sandbox running afterwards.
+    #[arg(long)]
+    pub keep: bool,
+
+    /// End the command after this long.
+    #[arg(long, value_name = "SECONDS", value_parser = integer)]
+    pub timeout: Option<u64>,
+
+    /// Where the command starts.
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<String>,
+
+    #[command(flatten)]
+    pub new: NewSandbox,
+
+    #[command(flatten)]
+    pub command: CommandWords,
+}
+
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Where the command starts.
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<String>,
+
+    /// A variable for this command; repeatable.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = env_pair)]
+    pub env: Vec<(String, String)>,
+
+    /// End the command after this long.
+    #[arg(long, value_name = "SECONDS", value_parser = integer)]
+    pub timeout: Option<u64>,
+
+    #[command(flatten)]
+    pub command: CommandWords,
+}
+
+/// A command, with or without `--` before it.
+#[derive(Debug, Args)]
+pub struct CommandWords {
+    /// The command; without `--`, options in it are taken for this program's.
+    #[arg(value_name = "COMMAND", hide = true)]
+    pub words: Vec<String>,
+
+    /// The command, word for word.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub verbatim: Vec<String>,
+}
+
+impl CommandWords {
+    /// All words of the command.
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
+        self.words.iter().chain(&self.verbatim).cloned().collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Also those that are stopped with nothing left to restart.
+    #[arg(long)]
+    pub all: bool,
+
+    /// Only those with this label; repeatable, every one must match.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// Only those in this state; repeatable, one must match.
+    #[arg(long = "state", value_name = "STATE", value_parser = PossibleValuesParser::new(State::ALL.map(State::as_str)))]
+    pub states: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct OneArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The sandbox: its id or name.
+    #[arg(required_unless_present = "labels", conflicts_with = "labels")]
+    pub sandbox: Option<String>,
+
+    /// Every sandbox with this label; repeatable, every one must match.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpdateArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// A new name.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// The labels it shall have; repeatable, replaces all.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// Set a variable for later commands; repeatable.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = env_pair)]
+    pub env: Vec<(String, String)>,
+
+    /// Take a variable away; repeatable.
+    #[arg(long = "unset-env", value_name = "NAME", value_parser = env_name)]
+    pub unset_env: Vec<String>,
+
+    /// Pause after this much idle time; 0 never.
+    #[arg(long, value_name = "SECONDS", value_parser = integer)]
+    pub idle_pause: Option<u64>,
+
+    /// Whether a request wakes it.
+    #[arg(long, value_enum)]
+    pub auto_wake: Option<OnOff>,
+
+    /// Whether it stays without time limit and idle pause.
+    #[arg(long, value_enum)]
+    pub persistent: Option<OnOff>,
+
+    /// Stop once it has cost this much, or none.
+    #[arg(long, value_name = "USD", value_parser = dollars_or_none)]
+    pub max_total_cost: Option<Limit>,
+}
+
+#[derive(Debug, Args)]
+pub struct CatArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// The file, from / on.
+    pub path: String,
+}
+
+#[derive(Debug, Args)]
+pub struct FilesArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// The directory, from / on.
+    #[arg(default_value = "/workspace")]
+    pub path: String,
+
+    /// How many levels down.
+    #[arg(long, value_parser = integer)]
+    pub depth: Option<u64>,
+
+    /// Only paths that fit, such as '**/*.py'.
+    #[arg(long, value_name = "PATTERN")]
+    pub glob: Option<String>,
+
+    /// Names that begin with a dot as well.
+    #[arg(long)]
+    pub hidden: bool,
+}

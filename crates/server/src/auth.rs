@@ -1,0 +1,69 @@
+//! Who asks: a bearer key becomes a [`Caller`], before anything else is looked at.
+//!
+//! Only a hash of a key is stored. A plain SHA-256 is enough for it, since a key is 256 random bits and not a word a
+//! person chose: there is nothing to guess, so nothing that slow hashing would slow down. Each request looks its key up
+//! (a point read): a revoke by another process holds from the next request on.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use runtime_model::{CredentialId, OrgId, PrincipalId};
+
+use crate::AppState;
+use crate::error::{ApiError, Kind};
+
+/// The key behind a request. In the request's extensions once it is known.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub credential: CredentialId,
+    pub principal: PrincipalId,
+    pub org: OrgId,
+    pub read_only: bool,
+    /// Sees everything of the organization; else only what it made.
+    pub account_wide: bool,
+}
+
+impl Caller {
+    /// Where its idempotency keys live.
+    #[must_use]
+    pub fn scope(&self) -> String {
+        if self.account_wide { format!("org:{}", self.org) } else { format!("key:{}", self.credential) }
+    }
+
+    #[must_use]
+    pub fn reaches(&self, maker: CredentialId) -> bool {
+        self.account_wide || self.credential == maker
+    }
+}
+
+/// What is stored of a key.
+#[must_use]
+pub(crate) fn hash(key: &str) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, key.as_bytes()).as_ref());
+    hash
+}
+
+pub(crate) async fn authenticate(app: &AppState, said: Option<&str>) -> Result<Caller, ApiError> {
+    let refused = |message: &str| {
+        ApiError::new(Kind::Unauthorized, message)
+            .hint("Send `Authorization: Bearer <key>`; the owner's key is in the server's data directory.")
+    };
+    let said = said.ok_or_else(|| refused("This call needs an API key."))?;
+    let (scheme, key) = said.split_once(' ').unwrap_or((said, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(refused("The key must be sent as a bearer token."));
+    }
+    let key = key.trim();
+    let unknown = || refused("This API key is not known here, or was revoked.");
+    if !key.starts_with(crate::keys::PREFIX) {
+        return Err(unknown());
+    }
+    let found = app.store().credential_by_hash(hash(key)).await;
+    let row = found.map_err(|error| ApiError::internal("looking up a key", error))?.ok_or_else(unknown)?;
+    Ok(Caller {
+        credential: row.id,
+        principal: row.principal,
+        org: app.org(),
+        read_only: row.read_only,
+        account_wide: row.account_wide,
+    })
+}

@@ -1,0 +1,169 @@
+//! One request as a handler sees it: who, what, the whole body, and how long the caller would wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequest, Request};
+use axum::http::Method;
+use axum::http::request::Parts;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+
+use crate::error::{ApiError, Issue, Kind};
+use crate::fields::Fields;
+use crate::{AppState, Caller};
+
+/// The longest JSON body.
+pub const MAX_JSON: usize = 4 * 1024 * 1024;
+/// The longest raw body: a file's content, a part of an upload.
+pub const MAX_RAW: usize = 1024 * 1024;
+/// Longest `Prefer: wait`.
+const MAX_WAIT: u64 = 120;
+
+/// The id of a request, in the answer's header, in an error's body and in the log.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub Arc<str>);
+
+/// The path as the client wrote it, before it was rewritten for the router.
+#[derive(Debug, Clone)]
+pub struct PublicPath(pub Arc<str>);
+
+/// The extractor of JSON routes. Refuses a read-only key on a change.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub request_id: RequestId,
+    pub caller: Caller,
+    pub method: Method,
+    /// Raw, as written.
+    pub path: Arc<str>,
+    /// Raw, without `?`.
+    pub query: String,
+    pub idempotency_key: Option<String>,
+    /// `Prefer: wait=N`, capped.
+    pub wait: Option<Duration>,
+    /// Whole, within the route's limit.
+    pub body: Bytes,
+}
+
+/// The extractor of routes with a raw body of at most [`MAX_RAW`].
+#[derive(Debug, Clone)]
+pub struct Upload(pub Call);
+
+impl Call {
+    /// The JSON body's fields.
+    pub fn fields(&self) -> Result<Fields, ApiError> {
+        Fields::body(&self.body)
+    }
+
+    /// The query's fields.
+    pub fn query(&self) -> Result<Fields, ApiError> {
+        Fields::query(&self.query)
+    }
+
+    /// For routes that take no query: any is a wrong field.
+    pub fn no_query(&self) -> Result<(), ApiError> {
+        self.query()?.finish()
+    }
+
+    async fn read(request: Request, app: &AppState, limit: usize, too_long: Kind) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let mut call = Self::head(&parts)?;
+        if call.caller.read_only && parts.method != Method::GET {
+            return Err(ApiError::new(Kind::Forbidden, "This key may only read.")
+                .hint("Use a key that was made without --read-only."));
+        }
+        let refusal =
+            || ApiError::new(too_long, format!("The body is longer than the {limit} bytes this route takes."));
+        let said = parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if said.is_some_and(|said| said > limit as u64) {
+            return Err(refusal());
+        }
+        let mut chunks = body.into_data_stream();
+        let mut first: Option<Bytes> = None;
+        let mut rest = BytesMut::new();
+        loop {
+            let next = tokio::time::timeout(app.config().body_timeout, chunks.next())
+                .await
+                .map_err(|_| ApiError::new(Kind::BodyTimeout, "The body of the request did not arrive in time."))?;
+            let Some(chunk) = next else { break };
+            let chunk = chunk.map_err(|_| ApiError::wrong("body", "ended before its announced length"))?;
+            if first.as_ref().map_or(0, Bytes::len) + rest.len() + chunk.len() > limit {
+                return Err(refusal());
+            }
+            match first {
+                None => first = Some(chunk),
+                Some(_) => rest.extend_from_slice(&chunk),
+            }
+        }
+        call.body = match (first, rest.is_empty()) {
+            (None, _) => Bytes::new(),
+            (Some(only), true) => only,
+            (Some(first), false) => [first, rest.freeze()].concat().into(),
+        };
+        Ok(call)
+    }
+
+    fn head(parts: &Parts) -> Result<Self, ApiError> {
+        let missing = |what| ApiError::internal(what, std::io::Error::other("the layer that sets it did not run"));
+        let request_id = parts.extensions.get::<RequestId>().ok_or_else(|| missing("reading the request id"))?.clone();
+        let caller = parts.extensions.get::<Caller>().ok_or_else(|| missing("reading the caller"))?.clone();
+        let path = parts.extensions.get::<PublicPath>().ok_or_else(|| missing("reading the path"))?.0.clone();
+        let mut issues = Vec::new();
+        let idempotency_key = match parts.headers.get("idempotency-key").filter(|_| parts.method != Method::GET) {
+            None => None,
+            Some(value) => {
+                let key = value.to_str().ok().filter(|key| is_idempotency_key(key));
+                if key.is_none() {
+                    issues.push(Issue::new(
+                        "Idempotency-Key",
+                        "must be 1 to 128 letters, digits or _ . : - and start with a letter or digit",
+                    ));
+                }
+                key.map(str::to_owned)
+            }
+        };
+        if !issues.is_empty() {
+            return Err(ApiError::invalid(issues));
+        }
+        Ok(Self {
+            request_id,
+            caller,
+            method: parts.method.clone(),
+            path,
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            idempotency_key,
+            wait: parts.headers.get("prefer").and_then(|value| prefer_wait(value.to_str().ok()?)),
+            body: Bytes::new(),
+        })
+    }
+}
+
+fn is_idempotency_key(key: &str) -> bool {
+    let bytes = key.as_bytes();
+    (1..=128).contains(&bytes.len())
+        && bytes[0].is_ascii_alphanumeric()
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.:-".contains(byte))
+}
+
+/// A preference that does not read is no preference (RFC 7240).
+fn prefer_wait(value: &str) -> Option<Duration> {
+    let wait = value.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
+    let seconds: u64 = wait.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(MAX_WAIT)))
+}
+
+impl FromRequest<AppState> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
+        Self::read(request, app, MAX_JSON, Kind::TooLarge).await
+    }
+}
+
+impl FromRequest<AppState> for Upload {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
+        Call::read(request, app, MAX_RAW, Kind::FileTooLarge).await.map(Self)
+    }
+}

@@ -1,0 +1,192 @@
+//! `POST /v1/sandboxes/{id}:exec`.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use chrono::Utc;
+use runtime_api::exec::{ExecAnswer, ExecEvent, ExecRequest};
+use runtime_api::process::ProcessState;
+use runtime_proto::guest::{Exec, Spawn};
+use serde::{Deserialize, Serialize};
+
+use super::command::Wanted;
+use super::convert;
+use super::gateway::{Guest, Ran};
+use super::stream::Follower;
+use crate::error::ApiError;
+use crate::fields::boolean;
+use crate::idempotency::{Answer, Claim, Keep};
+use crate::{AppState, Call, Caller};
+
+/// Output kept of each stream of a short and of a long command.
+const SHORT_HEAD: u64 = 65_536;
+const LONG_HEAD: u64 = 1024 * 1024;
+const SHORT_MS: u64 = 60_000;
+
+/// What is remembered of a streamed exec: where its output is.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    process_id: String,
+}
+
+/// Run one command and answer its end, or its output as it comes.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/~exec",
+    tag = "commands",
+    params(("id" = String, Path, description = "A sandbox")),
+    request_body = ExecRequest,
+    responses(
+        (status = 200, description = "How it ended; with `stream` a line per event instead", content(
+            (ExecAnswer = "application/json"),
+            (ExecEvent = "application/x-ndjson"),
+        )),
+    )
+)]
+pub(super) async fn exec(State(app): State<AppState>, Path(id): Path<String>, call: Call) -> Response {
+    match read(&call) {
+        Err(error) => error.into_response(),
+        Ok((wanted, false)) => app.answer_once(call, move |app, call| run(app, id, wanted, call)).await,
+        Ok((wanted, true)) => match streamed(app, id, wanted, call).await {
+            Ok(follower) => lines(follower),
+            Err(error) => error.into_response(),
+        },
+    }
+}
+
+fn read(call: &Call) -> Result<(Wanted, bool), ApiError> {
+    call.no_query()?;
+    let mut fields = call.fields()?;
+    let wanted = Wanted::read(&mut fields);
+    let stream = fields.opt("stream", boolean).unwrap_or(false);
+    fields.finish()?;
+    wanted.check()?;
+    Ok((wanted, stream))
+}
+
+async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Result<Answer, ApiError> {
+    wanted.check_time(&app, &call.caller, &id).await?;
+    let guest = Guest::reach(&app, &call.caller, &id).await?;
+    let around = guest.around();
+    let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
+    let stdin = wanted.stdin.take();
+    let exec = Exec {
+        command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), new_process_id())),
+        head_limit: if timeout_ms <= SHORT_MS { SHORT_HEAD } else { LONG_HEAD },
+        has_stdin: stdin.is_some(),
+    };
+    let ran = guest.exec(exec, stdin).await?;
+    // The agent finds this process by its key until the record is on the disk.
+    Ok(Answer::json(&answer(ran, guest.memory_mib()))?.keep(Keep::Later))
+}
+
+fn answer(ran: Ran, memory_mib: u64) -> ExecAnswer {
+    let process = ran.process;
+    ExecAnswer {
+        exit_code: convert::exit_code(&process),
+        stdout: text(ran.stdout),
+        stderr: text(ran.stderr),
+        timed_out: convert::state(&process) == ProcessState::TimedOut,
+        stdout_truncated: ran.stdout_truncated,
+        stderr_truncated: ran.stderr_truncated,
+        duration_ms: Some(process.duration_ms),
+        replayed: false,
+        out_of_memory: convert::out_of_memory(process.oom_kills, memory_mib),
+        files: None,
+        process_id: process.id,
+    }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Starts the command in a task of its own: a client that hangs up now must not leave it without its input, or its key
+/// without an outcome.
+async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<Follower, ApiError> {
+    app.not_draining()?;
+    let work = app.clone().tasks().spawn(async move {
+        wanted.check_time(&app, &call.caller, &id).await?;
+        let guest = Guest::reach(&app, &call.caller, &id).await?;
+        let request_id = call.request_id.0.to_string();
+        let (process_id, replayed) = match app.claim(&call).await? {
+            Claim::Done(body) => (remembered(&body)?, true),
+            Claim::Fresh(ticket) => {
+                let started = start(&guest, wanted, &call).await;
+                let outcome = match &started {
+                    Ok((id, _)) => Answer::json(&Started { process_id: id.clone() }).map(|a| a.keep(Keep::Later)),
+                    Err(error) => Err(error.clone()),
+                };
+                ticket.finish(&outcome).await?;
+                started?
+            }
+        };
+        let start = ExecEvent::Start { process_id: process_id.clone(), replayed };
+        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start))
+    });
+    work.await.map_err(|error| ApiError::internal("starting a streamed command", error))?
+}
+
+async fn start(guest: &Guest, mut wanted: Wanted, call: &Call) -> Result<(String, bool), ApiError> {
+    let around = guest.around();
+    let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
+    let stdin = wanted.stdin.take();
+    let spawn = Spawn {
+        command: Some(wanted.into_command(&around, timeout_ms, process_key(call), new_process_id())),
+        stdin_pipe: false,
+        has_stdin: stdin.is_some(),
+        pty: None,
+        exec: true,
+        binary: false,
+    };
+    let process = guest.spawn(spawn, stdin).await?;
+    Ok((process.id, process.attached))
+}
+
+fn remembered(body: &Bytes) -> Result<String, ApiError> {
+    serde_json::from_slice::<Started>(body)
+        .map(|started| started.process_id)
+        .map_err(|error| ApiError::internal("reading the remembered start of a command", error))
+}
+
+/// A body of events, whole lines at a time.
+pub(super) fn lines(follower: Follower) -> Response {
+    let mut response = Body::from_stream(follower.into_stream()).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    response
+}
+
+/// The agent's name for a request's key: a second asking attaches. Without a key of the caller's it is fresh, and serves
+/// only our own second asking after a broken channel.
+pub(super) fn process_key(call: &Call) -> String {
+    match &call.idempotency_key {
+        Some(key) => hashed(&call.caller, key),
+        None => uuid::Uuid::new_v4().simple().to_string(),
+    }
+}
+
+fn hashed(caller: &Caller, key: &str) -> String {
+    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA256);
+    context.update(caller.scope().as_bytes());
+    context.update(b"\0");
+    context.update(key.as_bytes());
+    hex(context.finish().as_ref())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub(super) fn new_process_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}

@@ -1,0 +1,45 @@
+//! Routes into a sandbox: commands, processes, files.
+//!
+//! A handler checks what was sent, takes the [`gateway`] into the sandbox, asks its agent once and converts the answer;
+//! nothing of it is kept here. Output that goes on after the answer began is a [`stream`] over pieces that [`output`]
+//! counts.
+//!
+//! A path `…/{id}:verb` is written `…/{id}/~verb` in `#[utoipa::path]`: the router cannot match a literal after a
+//! parameter in one segment. The HTTP layer rewrites what comes in, the document what goes out.
+
+mod command;
+mod content;
+mod convert;
+mod exec;
+mod files;
+mod gateway;
+mod output;
+mod processes;
+mod stream;
+
+#[cfg(test)]
+mod broken_tests;
+#[cfg(test)]
+mod scripted;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::AppState;
+
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(exec::exec))
+        .routes(routes!(processes::spawn, processes::list))
+        .routes(routes!(processes::get))
+        .routes(routes!(processes::output))
+        .routes(routes!(processes::write))
+        .routes(routes!(processes::signal))
+        .routes(routes!(content::read, content::write))
+        .routes(routes!(files::list))
+        .routes(routes!(files::stat))
+        .routes(routes!(files::mkdir))
+        .routes(routes!(files::remove))
+        .routes(routes!(files::rename))
+        .routes(routes!(files::chmod))
+}

@@ -1,0 +1,278 @@
+//! A repeated request does its work once.
+//!
+//! A key is remembered for a day, in the scope of its caller, over all routes. While the first request runs, others with
+//! its key attach to it and get its outcome. Only successes are remembered: a refusal did nothing, so it may be tried
+//! again under the same key.
+//!
+//! The table of requests under way is in memory, since they end with the process: after a crash a resend finds the
+//! effect under its record (written in the effect's own transaction), or asks the agent, which holds the same key.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use aws_lc_rs::hmac;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use runtime_model::SandboxId;
+use runtime_store::{IdempotencyRow, Replay};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::AppState;
+use crate::call::Call;
+use crate::clock::now_ms;
+use crate::error::{ApiError, Kind};
+use crate::http::late::{self, Outcome, Reply};
+
+/// How long a key is remembered.
+const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// A JSON answer (200) and how it is remembered under the request's key.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub body: Bytes,
+    pub keep: Keep,
+}
+
+/// How a success is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// On the disk before the answer leaves.
+    Now,
+    /// With the next batch: for work whose other side (the agent) holds the result until then.
+    Later,
+    /// The work's own transaction held the record.
+    Done,
+    /// On the disk before the answer leaves; repeats are answered with the sandbox's record as it then is.
+    Sandbox(SandboxId),
+}
+
+impl Answer {
+    /// Remembered on the disk before it leaves.
+    pub fn json(value: &impl Serialize) -> Result<Self, ApiError> {
+        let body = serde_json::to_vec(value).map_err(|error| ApiError::internal("writing the answer", error))?;
+        Ok(Self { body: body.into(), keep: Keep::Now })
+    }
+
+    #[must_use]
+    pub fn keep(mut self, keep: Keep) -> Self {
+        self.keep = keep;
+        self
+    }
+}
+
+/// What a request finds under its key.
+pub enum Claim {
+    /// It is the first: do the work, then [`Ticket::finish`]. If it is dropped unfinished, the next in line does it.
+    Fresh(Ticket),
+    /// The work was done: this is the body of its answer, already marked as replayed.
+    Done(Bytes),
+}
+
+/// The right to do the work of a request; carries no key if the request has none.
+pub struct Ticket(Option<Held>);
+
+struct Held {
+    app: AppState,
+    name: String,
+    row: IdempotencyRow,
+    flight: watch::Sender<Option<Result<Bytes, ApiError>>>,
+    /// The entry stays in the table until the record is on the disk.
+    lingers: bool,
+}
+
+/// Requests under way, by scope and key.
+#[derive(Default)]
+pub(crate) struct Flights(Mutex<HashMap<String, Flight>>);
+
+struct Flight {
+    fingerprint: [u8; 32],
+    outcome: watch::Receiver<Option<Result<Bytes, ApiError>>>,
+}
+
+enum Entered {
+    First(watch::Sender<Option<Result<Bytes, ApiError>>>),
+    Attached(watch::Receiver<Option<Result<Bytes, ApiError>>>),
+    Mismatch,
+}
+
+impl Flights {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Flight>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, name: &str, fingerprint: &[u8; 32]) -> Entered {
+        let mut table = self.table();
+        match table.get(name) {
+            Some(flight) if flight.fingerprint != *fingerprint => Entered::Mismatch,
+            Some(flight) => Entered::Attached(flight.outcome.clone()),
+            None => {
+                let (sender, outcome) = watch::channel(None);
+                table.insert(name.to_owned(), Flight { fingerprint: *fingerprint, outcome });
+                Entered::First(sender)
+            }
+        }
+    }
+
+    fn leave(&self, name: &str) {
+        self.table().remove(name);
+    }
+}
+
+fn reused() -> ApiError {
+    ApiError::new(Kind::IdempotencyKeyReused, "This idempotency key was used for a different request.")
+        .hint("Use a new key for a new request; repeat a request with the same body.")
+        .retryable(false)
+}
+
+/// Puts the mark into an object; anything else stays as it is.
+fn mark_replayed(body: &[u8]) -> Bytes {
+    match body {
+        [b'{', b'}'] => Bytes::from_static(br#"{"replayed":true}"#),
+        [b'{', rest @ ..] => [br#"{"replayed":true,"#, rest].concat().into(),
+        other => Bytes::copy_from_slice(other),
+    }
+}
+
+impl AppState {
+    /// The record a request would be remembered by, for work that writes it in its own transaction. `None` without a key.
+    #[must_use]
+    pub fn key_record(&self, call: &Call, replay: Replay) -> Option<IdempotencyRow> {
+        let key = call.idempotency_key.clone()?;
+        Some(IdempotencyRow {
+            scope: call.caller.scope(),
+            key,
+            fingerprint: self.fingerprint(call),
+            status: 200,
+            replay,
+            expires_at: now_ms() + REMEMBERED_MS,
+        })
+    }
+
+    /// Keyed, so that what is stored tells nothing about the values in a body.
+    fn fingerprint(&self, call: &Call) -> [u8; 32] {
+        let mut mac = hmac::Context::with_key(self.hash_key());
+        for part in [call.method.as_str().as_bytes(), call.path.as_bytes(), call.query.as_bytes(), &call.body] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(mac.sign().as_ref());
+        fingerprint
+    }
+
+    /// Claims a request's key; waits if another request with it is at work. For streamed answers; JSON answers use
+    /// [`answer_once`](Self::answer_once).
+    pub async fn claim(&self, call: &Call) -> Result<Claim, ApiError> {
+        let Some(row) = self.key_record(call, Replay::Body(Vec::new())) else {
+            return Ok(Claim::Fresh(Ticket(None)));
+        };
+        let name = format!("{}\n{}", row.scope, row.key);
+        let flight = loop {
+            match self.flights().enter(&name, &row.fingerprint) {
+                Entered::First(flight) => break flight,
+                Entered::Mismatch => return Err(reused()),
+                Entered::Attached(mut outcome) => {
+                    // An error: the first gave up without an outcome, and this one is in line.
+                    if let Ok(outcome) = outcome.wait_for(Option::is_some).await {
+                        match outcome.as_ref() {
+                            Some(Ok(body)) => return Ok(Claim::Done(mark_replayed(body))),
+                            Some(Err(error)) => return Err(error.clone()),
+                            None => {}
+                        }
+                    }
+                }
+            }
+        };
+        let ticket = Ticket(Some(Held { app: self.clone(), name, row, flight, lingers: false }));
+        let Some(held) = &ticket.0 else { return Ok(Claim::Fresh(ticket)) };
+        let found = self.store().remembered(&held.row.scope, &held.row.key, now_ms()).await;
+        match found.map_err(|error| ApiError::internal("looking up an idempotency key", error))? {
+            None => Ok(Claim::Fresh(ticket)),
+            Some(row) if row.fingerprint != held.row.fingerprint => Err(reused()),
+            Some(row) => Ok(Claim::Done(self.replay(&row).await?)),
+        }
+    }
+
+    pub(crate) async fn replay(&self, row: &IdempotencyRow) -> Result<Bytes, ApiError> {
+        match &row.replay {
+            Replay::Body(body) => Ok(mark_replayed(body)),
+            Replay::Sandbox(id) => Ok(mark_replayed(&self.last_record(*id).await?)),
+        }
+    }
+
+    /// Runs the work of a JSON request in a task of its own (a client that hangs up stops nothing), once per key, and
+    /// answers late if it must.
+    pub async fn answer_once<F>(&self, call: Call, work: impl FnOnce(Self, Call) -> F + Send + 'static) -> Response
+    where
+        F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
+    {
+        if let Err(error) = self.not_draining() {
+            return error.into_response();
+        }
+        let (app, id) = (self.clone(), call.request_id.clone());
+        let task = self.tasks().spawn(async move { app.once(call, work).await });
+        late::answer(task, self.config().late_after, id).await
+    }
+
+    async fn once<F>(self, call: Call, work: impl FnOnce(Self, Call) -> F) -> Outcome
+    where
+        F: Future<Output = Result<Answer, ApiError>>,
+    {
+        let ticket = match self.claim(&call).await? {
+            Claim::Done(body) => return Ok(Reply { body, replayed: true }),
+            Claim::Fresh(ticket) => ticket,
+        };
+        let outcome = work(self, call).await;
+        ticket.finish(&outcome).await?;
+        outcome.map(|answer| Reply { body: answer.body, replayed: false })
+    }
+}
+
+impl Ticket {
+    /// The work is done: attached requests get the outcome, and a success is remembered as it says.
+    pub async fn finish(self, outcome: &Result<Answer, ApiError>) -> Result<(), ApiError> {
+        let Some(mut held) = self.0 else { return Ok(()) };
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(error) => {
+                held.flight.send_replace(Some(Err(error.clone())));
+                return Ok(());
+            }
+        };
+        held.row.replay = match answer.keep {
+            Keep::Sandbox(id) => Replay::Sandbox(id),
+            Keep::Now | Keep::Later | Keep::Done => Replay::Body(answer.body.to_vec()),
+        };
+        match answer.keep {
+            Keep::Done => {}
+            Keep::Now | Keep::Sandbox(_) => {
+                if let Err(error) = held.app.store().remember(held.row.clone()).await {
+                    // The work is done and cannot be taken back: its answer stands.
+                    tracing::error!(error = &error as &dyn std::error::Error, "an answer could not be remembered");
+                }
+            }
+            Keep::Later => {
+                let durable = held.app.store().remember_later(held.row.clone()).await;
+                held.lingers = true;
+                let (app, name) = (held.app.clone(), held.name.clone());
+                held.app.tasks().spawn(async move {
+                    if let Ok(Err(error)) = durable.await {
+                        tracing::error!(error = &error as &dyn std::error::Error, "an answer could not be remembered");
+                    }
+                    app.flights().leave(&name);
+                });
+            }
+        }
+        held.flight.send_replace(Some(Ok(answer.body.clone())));
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.lingers {
+            self.app.flights().leave(&self.name);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! `POST /v1/sandboxes`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State as Extract;
+use axum::response::Response;
+use runtime_api::error::ErrorBody;
+use runtime_api::sandbox::{CreateSandbox, Sandbox};
+use runtime_model::{Event, SandboxId, Shape, State, limits};
+use runtime_proto::node::NodeError;
+use runtime_store::{Env, OnLimit, Operation, Outcome, Replay, SandboxRow, UserKind};
+use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::change::{Step, apply, name_taken};
+use super::env::{check_env, env_map};
+use super::fields as rules;
+use super::live::Live;
+use super::record::live_record;
+use crate::call::Call;
+use crate::clock::now_ms;
+use crate::error::{ApiError, Kind};
+use crate::fields::{Checked, Fields, boolean, int, line, list, object, one_of, text};
+use crate::idempotency::{Answer, Keep};
+use crate::{AppState, Caller};
+
+pub(super) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(create))
+}
+
+/// A sandbox that goes and comes under the same name: how often to look again.
+const NAME_ATTEMPTS: usize = 100;
+
+/// Make a sandbox, or with `getOrCreate` find the one of that name.
+///
+/// `Prefer: wait=N` waits until it runs.
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
+    (status = 200, body = Sandbox), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+async fn create(Extract(app): Extract<AppState>, call: Call) -> Response {
+    app.answer_once(call, |app, call| async move {
+        call.no_query()?;
+        let wanted = Wanted::read(&app, &call)?;
+        if wanted.get_or_create {
+            get_or_create(&app, &call, wanted).await
+        } else {
+            only_create(&app, &call, wanted).await
+        }
+    })
+    .await
+}
+
+/// A create that was checked.
+struct Wanted {
+    row: SandboxRow,
+    get_or_create: bool,
+}
+
+impl Wanted {
+    fn read(app: &AppState, call: &Call) -> Result<Self, ApiError> {
+        let facts = app.node().facts();
+        let mut fields = call.fields()?;
+        let name = fields.opt("name", rules::name);
+        let get_or_create = fields.opt("getOrCreate", boolean).unwrap_or_default();
+        if get_or_create && name.is_none() && !fields.has("name") {
+            fields.wrong("getOrCreate", "needs a name");
+        }
+        let labels = fields.opt("labels", rules::labels).unwrap_or_default();
+        let env: BTreeMap<String, String> = fields.opt("env", env_map).unwrap_or_default();
+        let user = fields.opt("user", rules::user).unwrap_or(UserKind::Sandbox);
+        fields.opt("funding", one_of(&[("trial", ()), ("paid", ())]));
+        fields.opt("pausable", boolean);
+        let region = fields.opt("region", line(1..=64));
+        let (shape, cpu_reserved) = shape(&mut fields, facts.memory_mib);
+        let timeout = fields.opt("timeoutSeconds", rules::timeout_seconds);
+        let on_limit = rules::on_limit(&mut fields).unwrap_or(OnLimit::Pause);
+        let idle = fields.opt("idlePauseSeconds", rules::idle_seconds);
+        let auto_wake = fields.opt("autoWake", boolean).unwrap_or(true);
+        let persistent = fields.opt("persistent", boolean).unwrap_or_default();
+        let max_total_cost_micros = fields.opt("maxTotalCostMicros", rules::money);
+        fields.opt("maxCostMicros", rules::money);
+        let network = fields.opt("network", object(network));
+        let image = fields.opt("image", line(1..=512));
+        let snapshot = fields.opt("snapshot", line(1..=128));
+        if image.is_some() && snapshot.is_some() {
+            fields.wrong("snapshot", "cannot be given with image");
+        }
+        fields.opt("spreadFrom", list(1..=16, line(1..=64)));
+        let volumes = fields.opt("volumes", list(0..=4, object(volume))).unwrap_or_default();
+        let tailscale = fields.opt("tailscale", object(tailscale));
+        let secrets = fields.opt("secrets", list(0..=256, line(1..=128)));
+        fields.finish()?;
+
+        check_env(&env, limits::ENV_VARS, limits::ENV_BYTES)?;
+        if let Some(region) = region.filter(|region| *region != app.config().region) {
+            return Err(ApiError::new(Kind::InvalidRegion, format!("There is no region {region} here."))
+                .details(json!({ "field": "region", "available": [app.config().region] })));
+        }
+        if let Some(image) = image {
+            return Err(ApiError::new(Kind::ImageNotFound, format!("There is no image {image}."))
+                .hint("Leave `image` out for the base image."));
+        }
+        if let Some(snapshot) = snapshot {
+            return Err(ApiError::new(Kind::SnapshotNotFound, format!("There is no snapshot {snapshot}.")));
+        }
+        if !volumes.is_empty() {
+            return Err(unavailable(Kind::Unavailable, "Volumes"));
+        }
+        if tailscale.is_some() {
+            return Err(unavailable(Kind::NetworkUnavailable, "Tailscale"));
+        }
+        if secrets.as_ref().is_some_and(|names| !names.is_empty()) {
+            return Err(unavailable(Kind::SecretsUnavailable, "Egress secrets"));
+        }
+        let internet = match network {
+            Some(Network { internet: Some(true), .. } | Network { rules: true, .. }) => {
+                return Err(unavailable(Kind::NetworkRulesUnavailable, "Internet access and network rules")
+                    .hint("Leave `network` out: a sandbox has no way out yet."));
+            }
+            Some(Network { internet, .. }) => internet,
+            None => None,
+        };
+        let now = now_ms();
+        let idle_default = if persistent { 0 } else { limits::DEFAULT_IDLE_SECONDS };
+        let row = SandboxRow {
+            id: SandboxId::new_v4(),
+            credential: call.caller.credential,
+            name,
+            labels,
+            env: Env(env),
+            user,
+            region: app.config().region.clone(),
+            shape,
+            cpu_reserved,
+            timeout_seconds: timeout.unwrap_or_default(),
+            on_limit,
+            idle_seconds: idle.unwrap_or(idle_default),
+            auto_wake,
+            persistent,
+            max_total_cost_micros,
+            image: None,
+            snapshot: None,
+            secrets,
+            internet,
+            engine: facts.engine.to_owned(),
+            state: State::Starting,
+            reason: None,
+            operation: Some(Operation::StartNew),
+            generation: 1,
+            created_at: now,
+            ready_at: None,
+            last_active_at: Some(now),
+            ends_at: None,
+            ended_at: None,
+            paused_at: None,
+            retention_days: None,
+            disk_kept: false,
+            memory_restored: None,
+            charged_micros: 0,
+            held_micros: 0,
+        };
+        Ok(Self { row, get_or_create })
+    }
+}
+
+fn unavailable(kind: Kind, what: &str) -> ApiError {
+    ApiError::new(kind, format!("{what} cannot be used on this server yet."))
+        .hint("This version of the server does not have it; leave the field out.")
+}
+
+fn shape(fields: &mut Fields, host_memory_mib: u64) -> (Shape, bool) {
+    let vcpu = fields.opt("vcpu", int(limits::VCPU)).unwrap_or(limits::DEFAULT_VCPU);
+    let memory_given = fields.has("memoryMiB");
+    let memory_mib = fields.opt("memoryMiB", int(limits::MEMORY_MIB));
+    let memory_mib = memory_mib.unwrap_or(limits::DEFAULT_MEMORY_MIB);
+    if memory_given && memory_mib > host_memory_mib {
+        fields.wrong("memoryMiB", format!("is more than the {host_memory_mib} MiB this host has"));
+    }
+    let disk_mib = fields.opt("diskMiB", int(limits::DISK_MIB)).unwrap_or(limits::DEFAULT_DISK_MIB);
+    let reserved = fields.opt("cpu", one_of(&[("shared", false), ("reserved", true)])).unwrap_or_default();
+    let whole = vcpu * 1000;
+    let floor = fields.opt("cpuFloorMillis", int(0..=16_000_u32));
+    if floor.is_some_and(|floor| floor > whole) {
+        fields.wrong("cpuFloorMillis", format!("is more than the {whole} of its vcpu"));
+    }
+    let cpu_floor_millis = if reserved { whole } else { floor.unwrap_or(limits::DEFAULT_CPU_FLOOR_MILLIS) };
+    (Shape { vcpu, memory_mib, disk_mib, cpu_floor_millis }, reserved)
+}
+
+struct Network {
+    internet: Option<bool>,
+    rules: bool,
+}
+
+fn network(mut fields: Fields) -> Checked<Network> {
+    let internet = fields.opt("internet", boolean);
+    let mut rules = false;
+    for name in ["allow", "deny", "connect"] {
+        rules |= fields.opt(name, list(0..=1024, line(1..=512))).is_some_and(|rules| !rules.is_empty());
+    }
+    fields.checked(Network { internet, rules })
+}
+
+fn volume(mut fields: Fields) -> Checked<()> {
+    fields.need("volumeId", line(1..=128));
+    fields.need("path", crate::fields::absolute_path());
+    fields.opt("mode", one_of(&[("rw", ()), ("snapshot", ())]));
+    fields.checked(())
+}
+
+fn tailscale(mut fields: Fields) -> Checked<()> {
+    fields.need("authKeySecret", text(1..=256));
+    fields.opt("hostname", line(1..=128));
+    fields.opt("tags", list(0..=64, line(1..=128)));
+    fields.checked(())
+}
+
+async fn only_create(app: &AppState, call: &Call, wanted: Wanted) -> Result<Answer, ApiError> {
+    match try_create(app, call, &wanted).await? {
+        Tried::Made(answer) => Ok(answer),
+        Tried::Held(holder) => {
+            let holder = app.live(holder).await?.and_then(|live| live.peek());
+            let known = holder.filter(|row| call.caller.reaches(row.credential));
+            Err(name_taken(wanted.row.name.as_deref(), known.as_deref()))
+        }
+    }
+}
+
+async fn get_or_create(app: &AppState, call: &Call, mut wanted: Wanted) -> Result<Answer, ApiError> {
+    let name = wanted.row.name.clone().unwrap_or_default();
+    for _ in 0..NAME_ATTEMPTS {
+        let held = app.store().name_holder(&name).await;
+        let holder = match held.map_err(|error| ApiError::internal(format!("looking up the name {name}"), error))? {
+            Some(holder) => holder,
+            None => match try_create(app, call, &wanted).await? {
+                Tried::Made(answer) => return Ok(answer),
+                Tried::Held(holder) => holder,
+            },
+        };
+        if let Some(answer) = reuse(app, &call.caller, call.wait, &name, holder).await? {
+            return Ok(answer);
+        }
+        // The holder went away while we looked: the name is free, or someone else's.
+        wanted.row.id = SandboxId::new_v4();
+    }
+    Err(ApiError::new(Kind::Busy, "The name keeps changing hands; nothing was done."))
+}
+
+enum Tried {
+    Made(Answer),
+    Held(SandboxId),
+}
+
+async fn try_create(app: &AppState, call: &Call, wanted: &Wanted) -> Result<Tried, ApiError> {
+    let row = wanted.row.clone();
+    let id = row.id;
+    let key = app.key_record(call, Replay::Sandbox(id));
+    let scope = key.as_ref().map(|key| (key.scope.clone(), key.key.clone()));
+    let made = app.store().create_sandbox(row.clone(), key).await;
+    match made.map_err(|error| ApiError::internal(format!("creating sandbox {id}"), error))? {
+        Outcome::Done => {}
+        Outcome::NameHeld(holder) => return Ok(Tried::Held(holder)),
+        Outcome::KeyUsed(held) => {
+            return Ok(Tried::Made(Answer { body: app.replay(&held).await?, keep: Keep::Done }));
+        }
+        Outcome::Moved => return Err(ApiError::new(Kind::Busy, "The sandbox could not be made; nothing was done.")),
+    }
+    let live = app.sandboxes().get_or_insert(id, Some(row));
+    app.nudge(&live);
+    let waited = live.settled(call.wait.unwrap_or_default()).await;
+    if let Some(Err(refusal)) = waited.as_ref().map(|row| no_room(&live, row)) {
+        // As if it had never been: the caller asks again with the same key.
+        let undone = app.store().uncreate_sandbox(id, scope).await;
+        undone.map_err(|error| ApiError::internal(format!("undoing the create of sandbox {id}"), error))?;
+        live.publish_gone();
+        app.sandboxes().remove(id);
+        return Err(refusal);
+    }
+    // Deleted by someone while it started: what it was.
+    let row = waited.unwrap_or_else(|| Arc::new(wanted.row.clone()));
+    Ok(Tried::Made(Answer::json(&live_record(&live, &row))?.keep(Keep::Done)))
+}
+
+/// A start that found no room, told as such to the one who waited for it.
+pub(super) fn no_room(live: &Live, row: &SandboxRow) -> Result<(), ApiError> {
+    match live.start_error() {
+        Some(error @ NodeError::NoRoom(_)) if row.state == State::Stopped => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The holder of the name, running if it can; `None` if it is gone.
+async fn reuse(
+    app: &AppState,
+    caller: &Caller,
+    wait: Option<Duration>,
+    name: &str,
+    holder: SandboxId,
+) -> Result<Option<Answer>, ApiError> {
+    let Some(live) = app.live(holder).await? else { return Ok(None) };
+    let Some(row) = live.peek() else { return Ok(None) };
+    if !caller.reaches(row.credential) {
+        return Err(name_taken(Some(name), None));
+    }
+    live.touch();
+    let wait = wait.unwrap_or_default();
+    if row.state == State::Stopping && live.settled(wait.max(STOP_WAIT)).await.is_none() {
+        return Ok(None);
+    }
+    match app.start_again(&live).await {
+        Ok(()) => {}
+        // Its disk went, or it was deleted, and the name with it.
+        Err(error) if matches!(error.kind(), Kind::DiskGone | Kind::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let Some(row) = live.settled(wait).await else { return Ok(None) };
+    no_room(&live, &row)?;
+    if !row.holds_name() || row.name.as_deref() != Some(name) {
+        return Ok(None);
+    }
+    Ok(Some(Answer::json(&Sandbox { reused: Some(true), ..live_record(&live, &row) })?))
+}
+
+/// A stop takes no longer than this; then its sandbox can start again.
+const STOP_WAIT: Duration = Duration::from_secs(30);
+
+impl AppState {
+    /// Restarts a stopped sandbox; leaves one that runs, or is on its way, as it is.
+    pub(crate) async fn start_again(&self, live: &Arc<Live>) -> Result<(), ApiError> {
+        let engine = self.node().facts().engine;
+        let row = self
+            .change(live, |row| {
+                let Some(mut next) = apply(row, Event::Restart)? else { return Ok(Step::Stay) };
+                if !row.disk_kept {
+                    return Err(ApiError::new(
+                        Kind::DiskGone,
+                        "The disk of this sandbox is gone; it cannot start again.",
+                    ));
+                }
+                if row.engine != engine {
+                    return Err(ApiError::new(
+                        Kind::EngineMismatch,
+                        format!("This sandbox was made on the engine {}; this server runs {engine}.", row.engine),
+                    ));
+                }
+                next.operation = Some(Operation::StartKept);
+                Ok(Step::save(next))
+            })
+            .await?;
+        if row.state == State::Starting {
+            self.nudge(live);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! One sandbox in memory: its current row, published to all who wait, its activity, and whether its driver is at work.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use runtime_model::{SandboxId, State};
+use runtime_proto::node::NodeError;
+use runtime_store::SandboxRow;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::clock::now_ms;
+use crate::error::{ApiError, Kind};
+use crate::{AppState, Caller};
+
+pub struct Live {
+    pub id: SandboxId,
+    /// `None`: deleted.
+    row: watch::Sender<Option<Arc<SandboxRow>>>,
+    last_active: AtomicI64,
+    /// Calls into it that are under way.
+    busy: AtomicUsize,
+    work: Mutex<Work>,
+    /// A task is looking whether a limit is reached.
+    limiting: AtomicBool,
+    /// Why the last start failed, for the one who asked for it.
+    start_error: Mutex<Option<NodeError>>,
+}
+
+/// The driver of a sandbox: asleep, at work, or at work with news to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Asleep,
+    Driving,
+    DrivingAgain,
+}
+
+impl Live {
+    pub(crate) fn new(id: SandboxId, row: Option<SandboxRow>) -> Self {
+        let last_active = row.as_ref().and_then(|row| row.last_active_at).unwrap_or_default();
+        Self {
+            id,
+            row: watch::Sender::new(row.map(Arc::new)),
+            last_active: AtomicI64::new(last_active),
+            busy: AtomicUsize::new(0),
+            work: Mutex::new(Work::Asleep),
+            limiting: AtomicBool::new(false),
+            start_error: Mutex::new(None),
+        }
+    }
+
+    /// The newest row; 404 once it is deleted.
+    pub fn row(&self) -> Result<Arc<SandboxRow>, ApiError> {
+        self.row.borrow().clone().ok_or_else(not_found)
+    }
+
+    pub(crate) fn peek(&self) -> Option<Arc<SandboxRow>> {
+        self.row.borrow().clone()
+    }
+
+    /// Shows a row to all, unless a newer one is shown already; nothing follows a deletion.
+    pub(crate) fn publish(&self, row: SandboxRow) {
+        self.row.send_if_modified(|shown| match shown {
+            Some(older) if older.generation < row.generation => {
+                *shown = Some(Arc::new(row));
+                true
+            }
+            _ => false,
+        });
+    }
+
+    pub(crate) fn publish_gone(&self) {
+        self.row.send_replace(None);
+    }
+
+    /// Counts as use of the sandbox.
+    pub fn touch(&self) {
+        self.last_active.fetch_max(now_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_active(&self) -> i64 {
+        self.last_active.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits until `done` holds of the row, or it is deleted, or the time is over; then whatever is.
+    pub(crate) async fn wait_until(
+        &self,
+        limit: Duration,
+        done: impl Fn(&SandboxRow) -> bool,
+    ) -> Option<Arc<SandboxRow>> {
+        let mut rows = self.row.subscribe();
+        let wait = rows.wait_for(|row| row.as_deref().is_none_or(&done));
+        match tokio::time::timeout(limit, wait).await {
+            Ok(Ok(row)) => row.clone(),
+            // The sender lives as long as `self`.
+            Ok(Err(_)) | Err(_) => self.peek(),
+        }
+    }
+
+    /// Waits until nothing is under way.
+    pub(crate) async fn settled(&self, limit: Duration) -> Option<Arc<SandboxRow>> {
+        self.wait_until(limit, |row| is_settled(row.state)).await
+    }
+
+    fn work(&self) -> std::sync::MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True: the caller is to run the driver. False: it runs, and will look again.
+    pub(crate) fn wake_driver(&self) -> bool {
+        let mut work = self.work();
+        let was = *work;
+        *work = if was == Work::Asleep { Work::Driving } else { Work::DrivingAgain };
+        was == Work::Asleep
+    }
+
+    /// True: there was news since the last look. False: the driver is asleep from here on.
+    pub(crate) fn driver_goes_on(&self) -> bool {
+        let mut work = self.work();
+        let again = *work == Work::DrivingAgain;
+        *work = if again { Work::Driving } else { Work::Asleep };
+        again
+    }
+
+    pub(crate) fn driver_sleeps(&self) -> bool {
+        *self.work() == Work::Asleep
+    }
+
+    /// True: the caller is the only one to look at its limits.
+    pub(crate) fn begin_limit(&self) -> bool {
+        !self.limiting.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_limit(&self) {
+        self.limiting.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn note_start_error(&self, error: Option<NodeError>) {
+        *self.start_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    pub(crate) fn start_error(&self) -> Option<NodeError> {
+        self.start_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+pub(crate) fn is_settled(state: State) -> bool {
+    matches!(state, State::Running | State::Paused | State::Stopped)
+}
+
+pub(crate) fn not_found() -> ApiError {
+    ApiError::new(Kind::NotFound, "There is no sandbox with this id.")
+}
+
+/// A running sandbox that a guest call may use. Counts as activity until it is dropped; keep it as long as the call
+/// (or its stream) lives.
+pub struct Ready {
+    pub id: SandboxId,
+    pub row: Arc<SandboxRow>,
+    live: Arc<Live>,
+}
+
+impl Ready {
+    fn new(live: Arc<Live>, row: Arc<SandboxRow>) -> Self {
+        live.busy.fetch_add(1, Ordering::Relaxed);
+        live.touch();
+        Self { id: live.id, row, live }
+    }
+
+    /// Ends when the sandbox no longer runs: for streams that would wait for more.
+    pub async fn ended(&self) {
+        let mut rows = self.live.row.subscribe();
+        let _ = rows.wait_for(|row| row.as_deref().is_none_or(|row| row.state != State::Running)).await;
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        self.live.touch();
+        self.live.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AppState {
+    /// The sandbox under this id if the caller may see it, else 404.
+    pub async fn reach(&self, caller: &Caller, id: &str) -> Result<Arc<Live>, ApiError> {
+        let id = parse_id(id)?;
+        let live = self.live(id).await?.ok_or_else(not_found)?;
+        let row = live.row()?;
+        if caller.reaches(row.credential) { Ok(live) } else { Err(not_found()) }
+    }
+
+    /// The same for a call into the sandbox: waits while it starts, refuses one that is stopped or paused.
+    pub async fn ready(&self, caller: &Caller, id: &str) -> Result<Ready, ApiError> {
+        let live = self.reach(caller, id).await?;
+        let until = Instant::now() + self.config().ready_wait;
+        let mut row = live.row()?;
+        loop {
+            match row.state {
+                State::Running => return Ok(Ready::new(live, row)),
+                State::Stopping | State::Stopped => {
+                    return Err(ApiError::new(Kind::SandboxStopped, "The sandbox is stopped.")
+                        .hint("Restart it: its disk is kept unless the record says otherwise."));
+                }
+                State::Pausing | State::Paused => {
+                    return Err(ApiError::new(Kind::SandboxPaused, "The sandbox is paused.").hint("Wake it first."));
+                }
+                State::Starting | State::Resuming => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ApiError::new(Kind::SandboxNotReady, "The sandbox is still starting."));
+            }
+            row = live.settled(left).await.ok_or_else(not_found)?;
+        }
+    }
+}
+
+/// Only the one spelling of an id that we give out.
+pub(crate) fn parse_id(text: &str) -> Result<SandboxId, ApiError> {
+    let id: SandboxId = text.parse().map_err(|_| not_found())?;
+    if id.to_string() == text { Ok(id) } else { Err(not_found()) }
+}

@@ -1,0 +1,137 @@
+//! What the contract has and this server does not have yet: `501` with a hint, so that a client can tell it from a path
+//! that never existed. A line leaves this file when its product arrives.
+
+use serde_json::json;
+
+use crate::call::PublicPath;
+use crate::error::{ApiError, Kind};
+use crate::fields::path_decode;
+use crate::{AppState, Caller};
+
+/// The first word after `/v1/`.
+const PRODUCTS: &[(&str, Kind, &str)] = &[
+    ("account", Kind::Unavailable, "Account settings"),
+    ("addresses", Kind::NetworkUnavailable, "IP addresses"),
+    ("agents", Kind::Unavailable, "Agents"),
+    ("apps", Kind::Unavailable, "Apps"),
+    ("audit", Kind::Unavailable, "The audit log"),
+    ("billing", Kind::Unavailable, "Billing"),
+    ("builds", Kind::Unavailable, "Builds"),
+    ("ci", Kind::Unavailable, "CI"),
+    ("containers", Kind::Unavailable, "Containers"),
+    ("domains", Kind::NetworkUnavailable, "Domains"),
+    ("egress-secrets", Kind::SecretsUnavailable, "Egress secrets"),
+    ("environment", Kind::IdentityUnavailable, "The environment of a sandbox"),
+    ("events", Kind::Unavailable, "Events"),
+    ("feedback", Kind::Unavailable, "Feedback"),
+    ("functions", Kind::Unavailable, "Functions"),
+    ("identity", Kind::IdentityUnavailable, "Identity tokens"),
+    ("images", Kind::Unavailable, "Images"),
+    ("ips", Kind::NetworkUnavailable, "IP addresses"),
+    ("job-imports", Kind::Unavailable, "Jobs"),
+    ("job-runs", Kind::Unavailable, "Jobs"),
+    ("jobs", Kind::Unavailable, "Jobs"),
+    ("mcp", Kind::Unavailable, "MCP"),
+    ("network", Kind::NetworkUnavailable, "Networks"),
+    ("networks", Kind::NetworkUnavailable, "Networks"),
+    ("notices", Kind::Unavailable, "Notices"),
+    ("otel-exports", Kind::Unavailable, "Telemetry exports"),
+    ("plans", Kind::Unavailable, "Plans"),
+    ("ports", Kind::NetworkUnavailable, "TCP ports"),
+    ("previews", Kind::PreviewsUnavailable, "Previews"),
+    ("referrals", Kind::Unavailable, "Referrals"),
+    ("reservations", Kind::Unavailable, "Reservations"),
+    ("secrets", Kind::Unavailable, "Job secrets"),
+    ("snapshots", Kind::Unavailable, "Snapshots"),
+    ("sso", Kind::Unavailable, "Single sign-on"),
+    ("support", Kind::Unavailable, "Support"),
+    ("switching", Kind::Unavailable, "Switching"),
+    ("tunnel", Kind::NetworkUnavailable, "WireGuard"),
+    ("usage", Kind::Unavailable, "Usage"),
+    ("volume-backups", Kind::Unavailable, "Volumes"),
+    ("volumes", Kind::Unavailable, "Volumes"),
+    ("webhook-deliveries", Kind::Unavailable, "Webhooks"),
+    ("webhooks", Kind::Unavailable, "Webhooks"),
+];
+
+/// The verb, or the words, after a sandbox's id. Longer ones first where one starts with another.
+const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
+    (":pause", Kind::Unavailable, "Pausing"),
+    (":fork", Kind::ForkUnavailable, "Forking"),
+    (":snapshot", Kind::Unavailable, "Snapshots"),
+    (":switch-image", Kind::SwitchImageUnavailable, "Switching images"),
+    (":resize", Kind::ResizeUnavailable, "Resizing"),
+    ("/browser", Kind::Unavailable, "The browser"),
+    ("/desktop", Kind::Unavailable, "The desktop"),
+    ("/events", Kind::Unavailable, "Events"),
+    ("/files/archive", Kind::Unavailable, "Archives"),
+    ("/files/watches", Kind::Unavailable, "Watches"),
+    ("/files:link", Kind::FileLinksUnavailable, "File links"),
+    ("/files:revoke-links", Kind::FileLinksUnavailable, "File links"),
+    ("/interpreter", Kind::Unavailable, "The interpreter"),
+    ("/mcp", Kind::Unavailable, "MCP"),
+    ("/metrics", Kind::Unavailable, "Metrics"),
+    ("/mounts", Kind::Unavailable, "Bucket mounts"),
+    ("/network-log", Kind::NetworkUnavailable, "The network log"),
+    ("/network", Kind::NetworkRulesUnavailable, "Network rules"),
+    ("/previews", Kind::PreviewsUnavailable, "Previews"),
+    ("/sessions", Kind::Unavailable, "Sessions"),
+    ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
+    ("/terminal", Kind::Unavailable, "Terminals"),
+    ("/tunnel", Kind::Unavailable, "Tunnels"),
+    ("/uploads", Kind::Unavailable, "Chunked uploads"),
+];
+
+/// The refusal for a path without a route, if the contract knows the path.
+pub(crate) async fn refusal(app: &AppState, path: Option<PublicPath>, caller: Option<Caller>) -> Option<ApiError> {
+    let path = path?.0;
+    let rest = path.strip_prefix("/v1/")?;
+    let first = &rest[..rest.find(['/', ':']).unwrap_or(rest.len())];
+    if first == "resources" {
+        return Some(
+            ApiError::new(Kind::UpgradeRequired, "This path belonged to the 0.1 API, which is gone.")
+                .details(json!({ "replacement": "/v1/sandboxes" }))
+                .hint("Use /v1/sandboxes, or a newer client."),
+        );
+    }
+    if let Some((_, kind, what)) = PRODUCTS.iter().find(|(name, ..)| *name == first) {
+        return Some(off(*kind, what));
+    }
+    let rest = rest.strip_prefix("sandboxes/")?;
+    // An id holds neither of the two.
+    let (id, tail) = rest.split_at(rest.find(['/', ':'])?);
+    if let Some((_, kind, what)) = OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words)) {
+        let caller = &caller?;
+        let id = path_decode(id).unwrap_or_default();
+        // Of a sandbox the caller cannot see, nothing is said.
+        return Some(app.reach(caller, &id).await.err().unwrap_or_else(|| off(*kind, what)));
+    }
+    // `GET` of a process exists; what a process traced does not yet.
+    if tail.starts_with("/processes/") && (tail.ends_with("/files") || tail.ends_with(":resize")) {
+        return Some(off(Kind::Unavailable, "This part of processes"));
+    }
+    None
+}
+
+fn starts_with_words(tail: &str, words: &str) -> bool {
+    tail.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':']))
+}
+
+fn off(kind: Kind, what: &str) -> ApiError {
+    ApiError::new(kind, format!("{what}: not on this server yet."))
+        .hint("This version of the server does not have it. /v1/openapi.json lists what it has.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_end_where_they_end() {
+        assert!(starts_with_words("/network", "/network"));
+        assert!(starts_with_words("/files/archive/uploads", "/files/archive"));
+        assert!(starts_with_words("/desktop:start", "/desktop"));
+        assert!(!starts_with_words("/networking", "/network"));
+        assert!(!starts_with_words("/network-log", "/network"));
+    }
+}

@@ -1,0 +1,11 @@
+//! The control plane behind a real socket, on a real store, with a node that lives in memory.
+
+mod framing;
+mod idempotency;
+mod keys;
+mod lifecycle;
+mod names;
+mod node;
+mod recovery;
+mod stack;
+mod validation;

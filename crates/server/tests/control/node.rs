@@ -1,0 +1,179 @@
+//! A node whose machines are entries of a table. Its agent is at the other end of a real channel and speaks real
+//! messages; it knows how many processes live, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use runtime_model::{Reason, SandboxId};
+use runtime_proto::channel::{Channel, Config, Side};
+use runtime_proto::guest::{Activity, Ask, ErrorCode, Event, GuestError, Request, Tell, decode_request, encode};
+use runtime_proto::node::{Disk, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
+use tokio::sync::{broadcast, watch};
+
+pub(crate) const MEMORY_MIB: u64 = 8192;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Machine {
+    running: bool,
+}
+
+pub(crate) struct MemoryNode {
+    machines: Mutex<HashMap<SandboxId, Machine>>,
+    /// Starts go on only while this is true.
+    gate: watch::Sender<bool>,
+    /// What the next starts answer.
+    refusals: Mutex<Vec<NodeError>>,
+    starts: Mutex<Vec<(SandboxId, Disk)>>,
+    live_processes: Mutex<u32>,
+    asked: AtomicUsize,
+    events: broadcast::Sender<NodeEvent>,
+}
+
+impl MemoryNode {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            machines: Mutex::default(),
+            gate: watch::Sender::new(true),
+            refusals: Mutex::default(),
+            starts: Mutex::default(),
+            live_processes: Mutex::new(0),
+            asked: AtomicUsize::new(0),
+            events: broadcast::channel(16).0,
+        })
+    }
+
+    pub(crate) fn hold_starts(&self, hold: bool) {
+        self.gate.send_replace(!hold);
+    }
+
+    pub(crate) fn refuse_next_start(&self, error: NodeError) {
+        self.refusals.lock().unwrap().push(error);
+    }
+
+    pub(crate) fn starts(&self) -> Vec<(SandboxId, Disk)> {
+        self.starts.lock().unwrap().clone()
+    }
+
+    pub(crate) fn set_live_processes(&self, count: u32) {
+        *self.live_processes.lock().unwrap() = count;
+    }
+
+    /// Requests to agents so far.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// As if its helper process was killed; nobody is told.
+    pub(crate) fn kill_silently(&self, id: &str) {
+        let id: SandboxId = id.parse().unwrap();
+        self.machines.lock().unwrap().get_mut(&id).unwrap().running = false;
+    }
+
+    pub(crate) fn kill(&self, id: &str) {
+        self.kill_silently(id);
+        let id = id.parse().unwrap();
+        let _ = self.events.send(NodeEvent::Ended { id, reason: Reason::HostStopped });
+    }
+
+    pub(crate) fn add_machine(&self, id: SandboxId, running: bool) {
+        self.machines.lock().unwrap().insert(id, Machine { running });
+    }
+
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.machines.lock().unwrap().contains_key(&id.parse::<SandboxId>().unwrap())
+    }
+
+    pub(crate) fn running(&self, id: &str) -> bool {
+        self.machines.lock().unwrap().get(&id.parse::<SandboxId>().unwrap()).is_some_and(|machine| machine.running)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.machines.lock().unwrap().len()
+    }
+}
+
+#[async_trait]
+impl Node for MemoryNode {
+    async fn start(&self, order: Order) -> Result<(), NodeError> {
+        self.starts.lock().unwrap().push((order.id, order.disk));
+        self.gate.subscribe().wait_for(|open| *open).await.unwrap();
+        if let Some(error) = self.refusals.lock().unwrap().pop() {
+            // Half made: what the undo has to take away.
+            self.machines.lock().unwrap().insert(order.id, Machine { running: false });
+            return Err(error);
+        }
+        if order.disk == Disk::Kept && !self.machines.lock().unwrap().contains_key(&order.id) {
+            return Err(NodeError::DiskGone);
+        }
+        self.machines.lock().unwrap().insert(order.id, Machine { running: true });
+        Ok(())
+    }
+
+    async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
+        if let Some(machine) = self.machines.lock().unwrap().get_mut(&id) {
+            machine.running = false;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, id: SandboxId) -> Result<(), NodeError> {
+        self.machines.lock().unwrap().remove(&id);
+        Ok(())
+    }
+
+    async fn set_disk_limit(&self, _id: SandboxId, _disk_mib: u64) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
+        if !self.running(&id.to_string()) {
+            return Err(NodeError::NotRunning);
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let (host_end, agent_end) = tokio::io::duplex(64 * 1024);
+        let config = |side| Config { side, epoch: 1, max_open: 1 << 20, max_streams: 16 };
+        let (opener, _, host) = Channel::new(config(Side::Host)).into_parts();
+        let (_, mut asked, agent) = Channel::new(config(Side::Agent)).into_parts();
+        for (pump, end) in [(host, host_end), (agent, agent_end)] {
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = tokio::io::split(end);
+                pump.run(&mut reader, &mut writer, &mut BytesMut::new()).await
+            });
+        }
+        let live_processes = *self.live_processes.lock().unwrap();
+        tokio::spawn(async move {
+            while let Some(opened) = asked.recv().await {
+                let tell = match decode_request(opened.first).map(|request| request.ask) {
+                    Ok(Some(Ask::GetActivity(_))) => Tell::Activity(Activity { live_processes }),
+                    _ => Tell::Error(GuestError::new(ErrorCode::Unsupported, "not this agent")),
+                };
+                opened.stream.send(encode(&Event::new(tell))).await.unwrap();
+                opened.stream.finish().await.unwrap();
+            }
+        });
+        Ok(GuestStream::new(opener.open(encode(&request)).await?))
+    }
+
+    async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
+        let machines = self.machines.lock().unwrap();
+        Ok(machines
+            .iter()
+            .map(|(id, machine)| MachineStatus { id: *id, running: machine.running, disk: true })
+            .collect())
+    }
+
+    async fn usage(&self, _id: SandboxId) -> Result<Usage, NodeError> {
+        Ok(Usage::default())
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.events.subscribe()
+    }
+
+    fn facts(&self) -> HostFacts {
+        HostFacts { engine: "memory", cores: 2, memory_mib: MEMORY_MIB, image: "none".to_owned() }
+    }
+}

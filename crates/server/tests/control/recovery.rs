@@ -1,0 +1,94 @@
+//! What a kill leaves, the next server mends.
+
+use runtime_model::SandboxId;
+use serde_json::{Value, json};
+
+use crate::stack::{Stack, eventually};
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_a_start_ends_in_a_running_sandbox() {
+    let stack = Stack::start().await;
+    stack.node.hold_starts(true);
+    let made = stack.keyed("POST", "/v1/sandboxes", "k", json!({"name": "n"}));
+    tokio::select! {
+        _ = made => panic!("it cannot be answered yet"),
+        () = eventually("a start", async || !stack.node.starts().is_empty()) => {}
+    }
+    let stack = stack.killed_and_started().await;
+    stack.node.hold_starts(false);
+    // The same request finds what it made.
+    let again = stack.keyed("POST", "/v1/sandboxes", "k", json!({"name": "n"})).await.ok();
+    assert_eq!(again["replayed"], json!(true));
+    let id = again["id"].as_str().unwrap();
+    stack.wait_for(id, "running").await;
+    assert_eq!(stack.node.count(), 1);
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn machines_that_died_read_stopped_and_start_again() {
+    let stack = Stack::start().await;
+    let while_serving = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
+    let while_down = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
+    stack.node.kill(&while_serving);
+    let stopped = stack.wait_for(&while_serving, "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("host_stopped"), &json!(true)));
+    stack.node.kill_silently(&while_down);
+    let stack = stack.killed_and_started().await;
+    let stopped = stack.wait_for(&while_down, "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("host_stopped"), &json!(true)));
+    for id in [&while_serving, &while_down] {
+        assert_eq!(stack.post(&json!(id), "restart", json!({})).await.ok()["state"], "running");
+    }
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn machines_that_belong_to_nobody_are_removed() {
+    let stack = Stack::start().await;
+    let kept = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
+    let stopped = stack.sandbox(json!({})).await["id"].clone();
+    stack.post(&stopped, "stop", json!({})).await.ok();
+    let orphan = SandboxId::new_v4();
+    stack.node.add_machine(orphan, true);
+    stack.node.add_machine(stopped.as_str().unwrap().parse().unwrap(), true);
+    let stack = stack.killed_and_started().await;
+    eventually("the orphan is gone", async || !stack.node.has(&orphan.to_string())).await;
+    eventually("the stray has ended", async || !stack.node.running(stopped.as_str().unwrap())).await;
+    assert!(stack.node.running(&kept) && stack.node.has(stopped.as_str().unwrap()));
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_acknowledged_is_finished() {
+    let stack = Stack::start().await;
+    stack.node.hold_starts(true);
+    let made = stack.call("POST", "/v1/sandboxes", json!({})).await.ok();
+    eventually("a start", async || !stack.node.starts().is_empty()).await;
+    let id = made["id"].as_str().unwrap().to_owned();
+    let answer = stack.call("DELETE", &format!("/v1/sandboxes/{id}"), Value::Null).await.ok();
+    stack.node.add_machine(id.parse().unwrap(), true);
+    let stack = stack.killed_and_started().await;
+    stack.node.hold_starts(false);
+    eventually("its machine is gone", async || stack.node.count() == 0).await;
+    assert_eq!(stack.call("DELETE", &format!("/v1/sandboxes/{id}"), Value::Null).await.ok(), answer);
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn an_idle_sandbox_stops_and_a_busy_one_does_not() {
+    let stack = Stack::start().await;
+    let made = stack.sandbox(json!({"idlePauseSeconds": 60})).await;
+    let id = made["id"].as_str().unwrap().to_owned();
+    // The shortest limit is a minute; this is the same row with one nobody waits for.
+    stack.rewrite(&id, |row| row.idle_seconds = 1).await;
+    stack.node.set_live_processes(1);
+    let stack = stack.killed_and_started().await;
+    eventually("its agent was asked and it lives", async || stack.node.asked() > 0).await;
+    assert!(stack.node.running(&id));
+    stack.node.set_live_processes(0);
+    eventually("it stopped", async || !stack.node.running(&id)).await;
+    let stopped = stack.wait_for(&id, "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("idle"), &json!(true)));
+    stack.stop().await;
+}

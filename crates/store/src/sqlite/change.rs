@@ -1,0 +1,360 @@
+//! Every change, as statements inside the writer's transaction.
+
+use runtime_model::{CredentialId, SandboxId};
+use sqlx::{Row, SqliteConnection};
+
+use super::read::{idempotency_from, json_text};
+use crate::{CredentialRow, DeletedRow, IdempotencyRow, Outcome, Replay, SandboxRow, StoreError};
+
+pub(super) enum Change {
+    InsertCredential(CredentialRow),
+    RevokeCredential(CredentialId, i64),
+    FixMeta(&'static str, Vec<u8>),
+    Remember(IdempotencyRow),
+    Sweep(i64, i64),
+    CreateSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
+    UncreateSandbox(SandboxId, Option<(String, String)>),
+    SaveSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
+    DeleteSandbox(DeletedRow, Option<IdempotencyRow>),
+    Removed(SandboxId),
+    Touch(Vec<(SandboxId, i64)>),
+}
+
+pub(super) enum Applied {
+    Outcome(Outcome),
+    /// Whether there was something to change.
+    Flag(bool),
+}
+
+impl Applied {
+    /// Whether what was written stays.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self, Self::Outcome(Outcome::Done) | Self::Flag(_))
+    }
+}
+
+impl Change {
+    pub(super) async fn apply(self, db: &mut SqliteConnection) -> Result<Applied, StoreError> {
+        match self {
+            Self::InsertCredential(row) => insert_credential(db, &row).await,
+            Self::RevokeCredential(id, at) => revoke_credential(db, id, at).await,
+            Self::FixMeta(name, value) => fix_meta(db, name, &value).await,
+            Self::Remember(row) => remember(db, &row).await.map(|()| Applied::Flag(true)),
+            Self::Sweep(now, deleted_before) => sweep(db, now, deleted_before).await,
+            Self::CreateSandbox(row, key) => create(db, &row, key).await,
+            Self::UncreateSandbox(id, key) => uncreate(db, id, key).await,
+            Self::SaveSandbox(row, key) => save(db, &row, key).await,
+            Self::DeleteSandbox(row, key) => delete(db, &row, key).await,
+            Self::Removed(id) => removed(db, id).await,
+            Self::Touch(seen) => touch(db, &seen).await,
+        }
+    }
+}
+
+fn at(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |source| StoreError::Sql { step, source }
+}
+
+async fn insert_credential(db: &mut SqliteConnection, row: &CredentialRow) -> Result<Applied, StoreError> {
+    sqlx::query(
+        "insert into credentials (id, principal, name, hash, prefix, read_only, account_wide, created_at, revoked_at) \
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    )
+    .bind(row.id.to_string())
+    .bind(row.principal.to_string())
+    .bind(&row.name)
+    .bind(&row.hash[..])
+    .bind(&row.prefix)
+    .bind(row.read_only)
+    .bind(row.account_wide)
+    .bind(row.created_at)
+    .bind(row.revoked_at)
+    .execute(db)
+    .await
+    .map_err(at("storing a key"))?;
+    Ok(Applied::Flag(true))
+}
+
+async fn revoke_credential(db: &mut SqliteConnection, id: CredentialId, now: i64) -> Result<Applied, StoreError> {
+    let done = sqlx::query("update credentials set revoked_at = $2 where id = $1 and revoked_at is null")
+        .bind(id.to_string())
+        .bind(now)
+        .execute(db)
+        .await
+        .map_err(at("revoking a key"))?;
+    Ok(Applied::Flag(done.rows_affected() > 0))
+}
+
+async fn fix_meta(db: &mut SqliteConnection, name: &str, value: &[u8]) -> Result<Applied, StoreError> {
+    sqlx::query("insert into meta (name, value) values ($1, $2) on conflict do nothing")
+        .bind(name)
+        .bind(value)
+        .execute(db)
+        .await
+        .map_err(at("storing a fixed value"))?;
+    Ok(Applied::Flag(true))
+}
+
+/// A record that is there and still holds is kept: the first answer is the answer.
+async fn remember(db: &mut SqliteConnection, row: &IdempotencyRow) -> Result<(), StoreError> {
+    let (body, sandbox) = match &row.replay {
+        Replay::Body(body) => (Some(body.as_slice()), None),
+        Replay::Sandbox(id) => (None, Some(id.to_string())),
+    };
+    sqlx::query(
+        "insert into idempotency (scope, key, fingerprint, status, body, sandbox, expires_at) \
+         values ($1, $2, $3, $4, $5, $6, $7) on conflict (scope, key) do nothing",
+    )
+    .bind(&row.scope)
+    .bind(&row.key)
+    .bind(&row.fingerprint[..])
+    .bind(i64::from(row.status))
+    .bind(body)
+    .bind(sandbox)
+    .bind(row.expires_at)
+    .execute(db)
+    .await
+    .map_err(at("remembering a request"))?;
+    Ok(())
+}
+
+/// Puts the record down for a change in the same transaction, or gives the one that is there.
+async fn claim(
+    db: &mut SqliteConnection,
+    key: Option<&IdempotencyRow>,
+    now: i64,
+) -> Result<Option<IdempotencyRow>, StoreError> {
+    let Some(row) = key else { return Ok(None) };
+    let step = "claiming an idempotency key";
+    let held = sqlx::query("select * from idempotency where scope = $1 and key = $2")
+        .bind(&row.scope)
+        .bind(&row.key)
+        .fetch_optional(&mut *db)
+        .await
+        .map_err(at(step))?;
+    if let Some(held) = held {
+        let held = idempotency_from(step, &held)?;
+        if held.expires_at > now {
+            return Ok(Some(held));
+        }
+        sqlx::query("delete from idempotency where scope = $1 and key = $2")
+            .bind(&row.scope)
+            .bind(&row.key)
+            .execute(&mut *db)
+            .await
+            .map_err(at(step))?;
+    }
+    remember(db, row).await?;
+    Ok(None)
+}
+
+async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Result<Applied, StoreError> {
+    sqlx::query("delete from idempotency where expires_at <= $1")
+        .bind(now)
+        .execute(&mut *db)
+        .await
+        .map_err(at("sweeping old requests"))?;
+    sqlx::query("delete from deleted where removed = 1 and deleted_at < $1")
+        .bind(deleted_before)
+        .execute(db)
+        .await
+        .map_err(at("sweeping deleted sandboxes"))?;
+    Ok(Applied::Flag(true))
+}
+
+/// The name goes to this sandbox, or the other holder is told.
+async fn hold_name(db: &mut SqliteConnection, row: &SandboxRow) -> Result<Option<SandboxId>, StoreError> {
+    let step = "claiming a name";
+    let id = row.id.to_string();
+    let wanted = row.name.as_deref().filter(|_| row.holds_name());
+    sqlx::query("delete from names where sandbox = $1 and name is not $2")
+        .bind(&id)
+        .bind(wanted)
+        .execute(&mut *db)
+        .await
+        .map_err(at(step))?;
+    let Some(name) = wanted else { return Ok(None) };
+    let holder: String = sqlx::query(
+        "insert into names (name, sandbox) values ($1, $2) \
+         on conflict (name) do update set sandbox = sandbox returning sandbox",
+    )
+    .bind(name)
+    .bind(&id)
+    .fetch_one(&mut *db)
+    .await
+    .and_then(|row| row.try_get(0))
+    .map_err(at(step))?;
+    if holder == id {
+        return Ok(None);
+    }
+    let holder =
+        holder.parse().map_err(|_| StoreError::Corrupt { step, column: "sandbox", object: name.to_owned() })?;
+    Ok(Some(holder))
+}
+
+async fn create(
+    db: &mut SqliteConnection,
+    row: &SandboxRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    write_row(db, row, INSERT).await?;
+    if let Some(holder) = hold_name(db, row).await? {
+        return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn uncreate(
+    db: &mut SqliteConnection,
+    id: SandboxId,
+    key: Option<(String, String)>,
+) -> Result<Applied, StoreError> {
+    let step = "undoing a create";
+    forget_row(db, id, step).await?;
+    if let Some((scope, key)) = key {
+        sqlx::query("delete from idempotency where scope = $1 and key = $2")
+            .bind(scope)
+            .bind(key)
+            .execute(db)
+            .await
+            .map_err(at(step))?;
+    }
+    Ok(Applied::Flag(true))
+}
+
+async fn forget_row(db: &mut SqliteConnection, id: SandboxId, step: &'static str) -> Result<bool, StoreError> {
+    sqlx::query("delete from names where sandbox = $1")
+        .bind(id.to_string())
+        .execute(&mut *db)
+        .await
+        .map_err(at(step))?;
+    let gone =
+        sqlx::query("delete from sandboxes where id = $1").bind(id.to_string()).execute(db).await.map_err(at(step))?;
+    Ok(gone.rows_affected() > 0)
+}
+
+async fn save(db: &mut SqliteConnection, row: &SandboxRow, key: Option<IdempotencyRow>) -> Result<Applied, StoreError> {
+    if write_row(db, row, UPDATE).await? == 0 {
+        return Ok(Applied::Outcome(Outcome::Moved));
+    }
+    if let Some(holder) = hold_name(db, row).await? {
+        return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+    }
+    if let Some(key) = key {
+        remember(db, &key).await?;
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn delete(
+    db: &mut SqliteConnection,
+    row: &DeletedRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    let step = "deleting a sandbox";
+    if !forget_row(db, row.id, step).await? {
+        return Ok(Applied::Flag(false));
+    }
+    sqlx::query("insert into deleted (id, credential, answer, deleted_at, removed) values ($1, $2, $3, $4, 0)")
+        .bind(row.id.to_string())
+        .bind(row.credential.to_string())
+        .bind(&row.answer)
+        .bind(row.deleted_at)
+        .execute(&mut *db)
+        .await
+        .map_err(at(step))?;
+    if let Some(key) = key {
+        remember(db, &key).await?;
+    }
+    Ok(Applied::Flag(true))
+}
+
+async fn removed(db: &mut SqliteConnection, id: SandboxId) -> Result<Applied, StoreError> {
+    let done = sqlx::query("update deleted set removed = 1 where id = $1")
+        .bind(id.to_string())
+        .execute(db)
+        .await
+        .map_err(at("noting that a machine was removed"))?;
+    Ok(Applied::Flag(done.rows_affected() > 0))
+}
+
+/// Outside the generations: activity is no change of the sandbox.
+async fn touch(db: &mut SqliteConnection, seen: &[(SandboxId, i64)]) -> Result<Applied, StoreError> {
+    for (id, when) in seen {
+        sqlx::query("update sandboxes set last_active_at = max(coalesce(last_active_at, 0), $2) where id = $1")
+            .bind(id.to_string())
+            .bind(when)
+            .execute(&mut *db)
+            .await
+            .map_err(at("noting activity"))?;
+    }
+    Ok(Applied::Flag(true))
+}
+
+const INSERT: &str = "insert into sandboxes (id, generation, credential, name, labels, env, user, region, vcpu, \
+     memory_mib, disk_mib, cpu_floor_millis, cpu_reserved, timeout_seconds, on_limit, idle_seconds, auto_wake, \
+     persistent, max_total_cost_micros, image, snapshot, secrets, internet, engine, state, reason, operation, \
+     created_at, ready_at, last_active_at, ends_at, ended_at, paused_at, retention_days, disk_kept, memory_restored, \
+     charged_micros, held_micros) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)";
+
+/// Only from the generation before: a change that was decided on an older row changes nothing.
+const UPDATE: &str = "update sandboxes set generation = $2, credential = $3, name = $4, labels = $5, env = $6, \
+     user = $7, region = $8, vcpu = $9, memory_mib = $10, disk_mib = $11, cpu_floor_millis = $12, cpu_reserved = $13, \
+     timeout_seconds = $14, on_limit = $15, idle_seconds = $16, auto_wake = $17, persistent = $18, \
+     max_total_cost_micros = $19, image = $20, snapshot = $21, secrets = $22, internet = $23, engine = $24, \
+     state = $25, reason = $26, operation = $27, created_at = $28, ready_at = $29, \
+     last_active_at = max(coalesce(last_active_at, 0), coalesce($30, 0)), ends_at = $31, ended_at = $32, \
+     paused_at = $33, retention_days = $34, disk_kept = $35, memory_restored = $36, charged_micros = $37, \
+     held_micros = $38 where id = $1 and generation = $2 - 1";
+
+/// Runs [`INSERT`] or [`UPDATE`], which number their values alike.
+async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static str) -> Result<u64, StoreError> {
+    let step = "writing a sandbox";
+    let done = sqlx::query(sql)
+        .bind(row.id.to_string())
+        .bind(row.generation)
+        .bind(row.credential.to_string())
+        .bind(&row.name)
+        .bind(json_text(&row.labels))
+        .bind(json_text(&row.env.0))
+        .bind(row.user.as_str())
+        .bind(&row.region)
+        .bind(i64::from(row.shape.vcpu))
+        .bind(i64::try_from(row.shape.memory_mib).unwrap_or(i64::MAX))
+        .bind(i64::try_from(row.shape.disk_mib).unwrap_or(i64::MAX))
+        .bind(i64::from(row.shape.cpu_floor_millis))
+        .bind(row.cpu_reserved)
+        .bind(i64::from(row.timeout_seconds))
+        .bind(row.on_limit.as_str())
+        .bind(i64::from(row.idle_seconds))
+        .bind(row.auto_wake)
+        .bind(row.persistent)
+        .bind(row.max_total_cost_micros)
+        .bind(&row.image)
+        .bind(&row.snapshot)
+        .bind(row.secrets.as_ref().map(json_text))
+        .bind(row.internet)
+        .bind(&row.engine)
+        .bind(row.state.as_str())
+        .bind(row.reason.map(|reason| reason.as_str()))
+        .bind(row.operation.map(|operation| operation.as_str()))
+        .bind(row.created_at)
+        .bind(row.ready_at)
+        .bind(row.last_active_at)
+        .bind(row.ends_at)
+        .bind(row.ended_at)
+        .bind(row.paused_at)
+        .bind(row.retention_days.map(i64::from))
+        .bind(row.disk_kept)
+        .bind(row.memory_restored)
+        .bind(row.charged_micros)
+        .bind(row.held_micros)
+        .execute(db)
+        .await
+        .map_err(at(step))?;
+    Ok(done.rows_affected())
+}
