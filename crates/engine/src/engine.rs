@@ -16,7 +16,7 @@ use crate::actor::{Actor, Handle, Live, Reply, Stop};
 use crate::agent_file::{AgentFile, AgentFileError};
 use crate::driver::gvisor::{Gvisor, GvisorOptions};
 use crate::driver::{Booted, DriverError};
-use crate::host_state::{HostState, blocking, chain, failed, parse_root_name, root_name};
+use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
 use crate::prepare::{CGROUP_PARENT, PreparedHost};
 
@@ -226,7 +226,7 @@ impl Node for Engine {
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError> {
         let state = self.state.clone();
         blocking(move || {
-            let name = root_name(id);
+            let name = host_name(id);
             if state.host.pool.root(&name).is_none() {
                 return Err(NodeError::DiskGone);
             }
@@ -250,7 +250,7 @@ impl Node for Engine {
         let roots = blocking(move || Ok(state.host.pool.roots())).await?;
         let mut all: HashMap<SandboxId, MachineStatus> = roots
             .iter()
-            .filter_map(|name| parse_root_name(name))
+            .filter_map(|name| parse_host_name(name))
             .map(|id| (id, MachineStatus { id, running: false, disk: true }))
             .collect();
         for (id, handle) in self.lock().iter() {
@@ -270,7 +270,7 @@ impl Node for Engine {
                 usage.cpu_ns = group.cpu_usage_ns().map_err(|e| failed("measure", id, e))?;
                 usage.memory_bytes = group.memory_usage().map_err(|e| failed("measure", id, e))?;
             }
-            let name = root_name(id);
+            let name = host_name(id);
             if state.host.pool.root(&name).is_some() {
                 usage.disk_bytes = state.host.pool.usage(&name).map_err(|e| failed("measure the disk of", id, e))?;
             }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Layout;
 use runtime_host::fifo;
 use runtime_model::SandboxId;
@@ -23,6 +22,7 @@ use tokio::net::UnixStream;
 
 use super::{Booted, Driver, DriverError, Plan};
 use crate::agent_file::AgentFile;
+use crate::host_state::host_name;
 use crate::shim::wire::Say;
 use crate::shim::{SUBCOMMAND, Spec};
 
@@ -274,16 +274,6 @@ impl Driver for Gvisor {
         let inner = self.inner.clone();
         blocking(move || inner.clean(id)).await
     }
-}
-
-/// As ids are spelt on the host: `runsc` takes an id that begins like another for that other, so all are equally long.
-fn host_name(id: SandboxId) -> String {
-    id.into_untyped_uuid().simple().to_string()
-}
-
-fn parse_host_name(name: &str) -> Option<SandboxId> {
-    let canonical = name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    canonical.then(|| uuid::Uuid::parse_str(name).ok()).flatten().map(SandboxId::from_untyped_uuid)
 }
 
 fn make_dir(path: &Path) -> Result<(), DriverError> {
