@@ -10,14 +10,14 @@ use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::driver::{Driver, Identity, Plan};
 use crate::prepare::PreparedHost;
 
 /// Processes of the host that one sandbox may have at most. Reaching it would end the sandbox: the limits that a
 /// guest meets are inside, far below.
-const HOST_PROCESSES: u64 = 16_384;
+const HOST_PROCESSES: u64 = 8192;
 /// Memory that stays free for the host itself, in MiB, and as a part of all.
 const RESERVE_MIB: u64 = 512;
 const RESERVE_PART: u64 = 20;
@@ -31,6 +31,8 @@ pub(crate) struct HostState {
     /// A start is mostly CPU: more at once than this only makes all of them late.
     pub(crate) starts: Semaphore,
     pub(crate) max_user_processes: u64,
+    /// A disk made in advance may have been used up.
+    pub(crate) disk_taken: Notify,
     coming_up: AtomicU64,
 }
 
@@ -47,7 +49,15 @@ impl HostState {
     pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
-        let state = Self { host, driver, events, starts, max_user_processes, coming_up: AtomicU64::new(0) };
+        let state = Self {
+            host,
+            driver,
+            events,
+            starts,
+            max_user_processes,
+            disk_taken: Notify::new(),
+            coming_up: AtomicU64::new(0),
+        };
         fs::create_dir_all(state.marks())?;
         Ok(state)
     }
@@ -82,7 +92,7 @@ impl HostState {
     pub(crate) async fn disk(self: &Arc<Self>, order: &Order) -> Result<PathBuf, NodeError> {
         let (state, id, kind, disk_mib) = (self.clone(), order.id, order.disk, order.shape.disk_mib);
         blocking(move || {
-            let name = root_name(id);
+            let name = host_name(id);
             let pool = &state.host.pool;
             if kind == Disk::Kept {
                 let root = pool.root(&name).ok_or(NodeError::DiskGone)?;
@@ -92,7 +102,9 @@ impl HostState {
             if pool.root(&name).is_some() {
                 pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
             }
-            pool.create_root(&name, &state.host.base, disk_mib).map_err(|e| failed("make the disk of", id, e))
+            let made = pool.create_root(&name, &state.host.base, disk_mib);
+            state.disk_taken.notify_one();
+            made.map_err(|e| failed("make the disk of", id, e))
         })
         .await
     }
@@ -100,7 +112,7 @@ impl HostState {
     pub(crate) async fn delete_disk(self: &Arc<Self>, id: SandboxId) -> Result<(), NodeError> {
         let state = self.clone();
         blocking(move || {
-            let deleted = state.host.pool.delete_root(&root_name(id));
+            let deleted = state.host.pool.delete_root(&host_name(id));
             deleted.map_err(|e| failed("delete the disk of", id, e))
         })
         .await
@@ -108,12 +120,12 @@ impl HostState {
 
     /// Marks a disk that nobody has been promised yet: a crash from here on leaves nothing worth keeping.
     pub(crate) fn mark(&self, id: SandboxId) -> Result<(), NodeError> {
-        let path = self.marks().join(root_name(id));
+        let path = self.marks().join(host_name(id));
         fs::write(&path, []).map_err(|e| failed("write", path.display(), e))
     }
 
     pub(crate) fn unmark(&self, id: SandboxId) -> Result<(), NodeError> {
-        let path = self.marks().join(root_name(id));
+        let path = self.marks().join(host_name(id));
         match fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path.display(), e)),
             _ => Ok(()),
@@ -122,7 +134,7 @@ impl HostState {
 
     pub(crate) fn marked(&self) -> Vec<SandboxId> {
         let entries = fs::read_dir(self.marks()).into_iter().flatten().flatten();
-        entries.filter_map(|entry| parse_root_name(entry.file_name().to_str()?)).collect()
+        entries.filter_map(|entry| parse_host_name(entry.file_name().to_str()?)).collect()
     }
 
     fn marks(&self) -> PathBuf {
@@ -139,12 +151,12 @@ fn limits(shape: &Shape, cores: u32) -> Limits {
     }
 }
 
-/// As disks are named in the pool.
-pub(crate) fn root_name(id: SandboxId) -> String {
+/// As ids are spelt on the host: `runsc` takes an id that begins like another for that other, so all are equally long.
+pub(crate) fn host_name(id: SandboxId) -> String {
     id.into_untyped_uuid().simple().to_string()
 }
 
-pub(crate) fn parse_root_name(name: &str) -> Option<SandboxId> {
+pub(crate) fn parse_host_name(name: &str) -> Option<SandboxId> {
     let canonical = name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     canonical.then(|| uuid::Uuid::parse_str(name).ok()).flatten().map(SandboxId::from_untyped_uuid)
 }
@@ -196,9 +208,9 @@ mod tests {
     #[test]
     fn only_whole_names_are_ids() {
         let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(7));
-        assert_eq!(parse_root_name(&root_name(id)), Some(id));
-        for name in ["", "7", &id.to_string(), &root_name(id).to_uppercase().replace('0', "A"), "hand"] {
-            assert_eq!(parse_root_name(name), None, "{name}");
+        assert_eq!(parse_host_name(&host_name(id)), Some(id));
+        for name in ["", "7", &id.to_string(), &host_name(id).to_uppercase().replace('0', "A"), "hand"] {
+            assert_eq!(parse_host_name(name), None, "{name}");
         }
     }
 }

@@ -16,12 +16,14 @@ use runtime_proto::{PROTOCOL, PROTOCOL_MIN};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::driver::{Dial, DriverError, Identity, Reader, Writer};
+use crate::driver::{Dial, Identity, Reader, Writer};
+use crate::host_state::chain;
 
 /// How long an asker waits for a link that is being made.
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
 /// One greeting. An agent that is stopped by its memory limit answers late; it is greeted again.
 const GREET_LIMIT: Duration = Duration::from_secs(20);
+const REDIAL: Duration = Duration::from_secs(1);
 /// Breaches of the protocol without a quiet time between them until the link gives up.
 const MAX_BREACHES: u32 = 5;
 const QUIET: Duration = Duration::from_secs(60);
@@ -32,8 +34,6 @@ const MAX_STREAMS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    #[error(transparent)]
-    Dial(#[from] DriverError),
     #[error("the agent broke the protocol {MAX_BREACHES} times, the last time by this: {0}")]
     Breaches(String),
     #[error("the agent speaks no protocol that this server speaks")]
@@ -129,9 +129,17 @@ impl Link {
     }
 
     async fn keep(&self) -> Result<std::convert::Infallible, LinkError> {
-        let (mut reader, mut writer) = self.dialer.dial()?;
         let mut breaches = Breaches::default();
         loop {
+            let (mut reader, mut writer) = match self.dialer.dial() {
+                Ok(pipe) => pipe,
+                Err(error) => {
+                    // A host without descriptors, say: no reason to give up a sandbox.
+                    tracing::error!(sandbox = %self.id, error = chain(&error), "the sandbox cannot be dialled");
+                    tokio::time::sleep(REDIAL).await;
+                    continue;
+                }
+            };
             let attached = Instant::now();
             let cause = match self.attach(&mut reader, &mut writer).await? {
                 Ended::Violation(why) => {
@@ -145,9 +153,6 @@ impl Link {
             };
             self.attachment.send_replace(Attachment::Waiting);
             tracing::warn!(sandbox = %self.id, cause, "the link to the sandbox broke; greeting its agent again");
-            if let Ok((new_reader, new_writer)) = self.dialer.dial() {
-                (reader, writer) = (new_reader, new_writer);
-            }
         }
     }
 
@@ -206,7 +211,99 @@ impl Breaches {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+    use newtype_uuid::GenericUuid;
+    use runtime_proto::guest::{Ask, Event, Nothing, Tell, Welcome};
+    use runtime_proto::node::GuestStream;
+    use tokio::io::{AsyncWriteExt, DuplexStream};
+    use tokio::sync::mpsc;
+
     use super::*;
+    use crate::driver::DriverError;
+
+    /// Every dialling hands the other end to the test.
+    struct Dialer(mpsc::Sender<DuplexStream>);
+
+    impl Dial for Dialer {
+        fn dial(&self) -> Result<(Reader, Writer), DriverError> {
+            let (ours, theirs) = tokio::io::duplex(256 * 1024);
+            self.0.try_send(theirs).unwrap();
+            let (reader, writer) = tokio::io::split(ours);
+            Ok((Box::new(reader), Box::new(writer)))
+        }
+    }
+
+    fn link() -> (Link, Asker, mpsc::Receiver<DuplexStream>) {
+        let (sender, dialled) = mpsc::channel(64);
+        let identity = Identity { hostname: "box".to_owned(), generation: 1, max_user_processes: 1, memory_bytes: 1 };
+        let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(1));
+        let (link, asker) = Link::new(id, identity, Arc::new(Dialer(sender)));
+        (link, asker, dialled)
+    }
+
+    async fn welcome(pipe: &mut DuplexStream) -> Hello {
+        let hello = handshake::await_hello(pipe, &mut BytesMut::new()).await.unwrap();
+        let answer = Welcome { nonce: hello.nonce.clone(), protocol: PROTOCOL, ..Welcome::default() };
+        handshake::welcome(pipe, &answer).await.unwrap();
+        hello
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_keeps_breaking_the_protocol_is_given_up() {
+        let (link, asker, mut dialled) = link();
+        let liar = async {
+            while let Some(mut pipe) = dialled.recv().await {
+                welcome(&mut pipe).await;
+                // A frame of four gigabytes.
+                pipe.write_all(&[0xff; 16]).await.unwrap();
+            }
+        };
+        let error = tokio::select! {
+            error = link.run() => error,
+            () = liar => panic!("the link stopped dialling"),
+        };
+        assert!(matches!(error, LinkError::Breaches(_)), "{error}");
+        let asked = asker.ask(Request::new(Ask::GetActivity(Nothing {}))).await;
+        assert!(matches!(asked, Err(AskError::Gone)));
+    }
+
+    #[tokio::test]
+    async fn who_asks_while_the_link_is_down_is_served_by_the_next() {
+        let (link, asker, mut dialled) = link();
+        let link = tokio::spawn(link.run());
+        let agent = tokio::spawn(async move {
+            // The first goes away after the greeting; the second stays and answers.
+            welcome(&mut dialled.recv().await.unwrap()).await;
+            let mut pipe = dialled.recv().await.unwrap();
+            let hello = welcome(&mut pipe).await;
+            let config = Config { side: Side::Agent, epoch: hello.epoch, max_open: MAX_OPEN, max_streams: 4 };
+            let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
+            let serve = async {
+                let opened = incoming.recv().await.unwrap();
+                opened.stream.send(encode(&Event::new(Tell::Done(Nothing {})))).await.unwrap();
+                opened.stream.finish().await.unwrap();
+                std::future::pending::<()>().await;
+            };
+            let (mut reader, mut writer) = tokio::io::split(pipe);
+            let mut unread = BytesMut::new();
+            tokio::select! {
+                () = serve => {}
+                _ = pump.run(&mut reader, &mut writer, &mut unread) => {}
+            }
+        });
+        let answer = async {
+            // One that was on the way when the first went is told so, and asks again.
+            loop {
+                let stream = asker.ask(Request::new(Ask::GetActivity(Nothing {}))).await.unwrap();
+                if let Ok(tell) = GuestStream::new(stream).only().await {
+                    return tell;
+                }
+            }
+        };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), answer).await.unwrap(), Tell::Done(Nothing {}));
+        link.abort();
+        agent.abort();
+    }
 
     #[test]
     fn breaches_are_forgiven_after_a_quiet_time() {

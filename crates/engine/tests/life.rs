@@ -27,7 +27,7 @@ async fn a_disk_outlives_its_machine_and_goes_with_its_sandbox() {
     ));
     let machines = engine.machines().await.unwrap();
     assert_eq!(machines.iter().map(|m| (m.id, m.running, m.disk)).collect::<Vec<_>>(), [(id, false, true)]);
-    assert_eq!(host.left().len(), 1, "only the disk is left: {:?}", host.left());
+    host.only(&[format!("disk {}", support::hex(id))]).await;
 
     engine.start(order(id, Disk::Kept)).await.unwrap();
     assert_eq!(sh(&engine, id, "cat /workspace/file; ls /tmp").await, "kept");
@@ -37,7 +37,7 @@ async fn a_disk_outlives_its_machine_and_goes_with_its_sandbox() {
     engine.remove(id).await.unwrap();
     println!("remove: {:?}", began.elapsed());
     engine.remove(id).await.unwrap();
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
     assert!(matches!(engine.start(order(id, Disk::Kept)).await, Err(NodeError::DiskGone)));
 }
 
@@ -53,20 +53,19 @@ async fn thirty_at_once_all_come_up() {
     for result in futures_util::future::join_all(ids.iter().map(|id| engine.remove(*id))).await {
         result.unwrap();
     }
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
 }
 
 #[tokio::test]
 async fn a_start_that_cannot_work_leaves_nothing() {
     let host = Host::new();
-    let engine = host.open().await;
+    let engine = host.open_with(b"not a program").await;
     let id = new_id();
-    let mut impossible = order(id, Disk::New);
-    // A name that the sandbox's kernel refuses.
-    impossible.hostname = "x".repeat(100);
-    let error = engine.start(impossible).await.unwrap_err().to_string();
-    println!("{error}");
-    assert_eq!(host.left(), Vec::<String>::new());
+    let error = engine.start(order(id, Disk::New)).await.unwrap_err().to_string();
+    assert!(error.contains("cannot boot") && error.contains("exec"), "{error}");
+    host.only(&[]).await;
+    engine.close().await;
+    let engine = host.open().await;
     engine.start(order(id, Disk::New)).await.unwrap();
     assert_eq!(sh_root(&engine, id, "id -u").await, "0");
 }
@@ -87,7 +86,7 @@ async fn cycles_leak_nothing() {
         }
     }
     println!("50 cycles: {:?}", began.elapsed());
-    assert_eq!(host.left(), Vec::<String>::new());
+    host.only(&[]).await;
     support::eventually("descriptors are closed", async || (fds() <= before + 2).then_some(())).await;
     let me = std::process::id().to_string();
     let children = || {

@@ -140,10 +140,7 @@ pub fn reap_one() -> io::Result<Option<Reaped>> {
     loop {
         match rustix::process::wait(rustix::process::WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
-                return Ok(Some(Reaped::Child {
-                    pid: pid.as_raw_pid().unsigned_abs(),
-                    status: status.as_raw() as i32,
-                }));
+                return Ok(Some(Reaped::Child { pid: pid.as_raw_pid().unsigned_abs(), status: status.as_raw() }));
             }
             Ok(None) => return Ok(Some(Reaped::StillRunning)),
             Err(Errno::CHILD) => return Ok(None),

@@ -6,6 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::host_state::chain;
+
 const LIMIT: u64 = 1024 * 1024;
 
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Log {
     /// Notes a step that failed; true if it did not.
     pub(super) fn note<E: std::error::Error>(&mut self, step: &str, result: Result<(), E>) -> bool {
         if let Err(error) = &result {
-            self.line(&format!("cannot {step}: {}", super::chain(error)));
+            self.line(&format!("cannot {step}: {}", chain(error)));
         }
         result.is_ok()
     }

@@ -24,6 +24,7 @@ use crate::driver::gvisor::record::{self, EndRecord, Machine};
 use crate::driver::gvisor::runsc::{Runsc, RunscError};
 use crate::driver::gvisor::urpc::UrpcError;
 use crate::driver::gvisor::{Places, paths};
+use crate::host_state::chain;
 
 mod boot;
 mod log;
@@ -73,18 +74,6 @@ enum ShimError {
 fn io_error(step: &'static str, object: impl std::fmt::Display) -> impl FnOnce(io::Error) -> ShimError {
     let object = object.to_string();
     move |source| ShimError::Io { step, object, source }
-}
-
-/// With all its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 /// A machine that runs, as its shim sees it.

@@ -11,7 +11,7 @@ use newtype_uuid::GenericUuid;
 use runtime_engine::prepare::{self, PreparedHost};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_model::{SandboxId, Shape};
-use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Tell, User};
+use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, User};
 use runtime_proto::node::{Disk, Node, NodeError, Order};
 
 /// Where this machine keeps its pool; test directories in it share its base image.
@@ -20,6 +20,7 @@ const MACHINE_POOL: &str = "/var/lib/runtime/pool";
 /// The engine starts its own program as `shim <directory>`. Here that is this test binary, which takes both words for
 /// filters and runs this one test with them; in an ordinary run there is nothing for it to do.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "in that role the process is the shim, and this its main")]
 fn shim() {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|word| word == runtime_engine::shim::SUBCOMMAND)
@@ -31,6 +32,7 @@ fn shim() {
 }
 
 /// The static agent of this work tree.
+#[expect(clippy::disallowed_methods, reason = "a test binary has no other edge at which to read it")]
 pub fn agent() -> &'static [u8] {
     static AGENT: OnceLock<Vec<u8>> = OnceLock::new();
     AGENT.get_or_init(|| {
@@ -79,7 +81,11 @@ impl Host {
     }
 
     pub async fn open(&self) -> Engine {
-        let mut config = EngineConfig::new(self.prepared.clone(), agent()).unwrap();
+        self.open_with(agent()).await
+    }
+
+    pub async fn open_with(&self, agent: &'static [u8]) -> Engine {
+        let mut config = EngineConfig::new(self.prepared.clone(), agent).unwrap();
         config.max_user_processes = 400;
         Engine::open(config).await.unwrap()
     }
@@ -91,6 +97,19 @@ impl Host {
 
     pub fn pid(&self, id: SandboxId, which: &str) -> u32 {
         self.machine_file(id)[which]["pid"].as_u64().unwrap().try_into().unwrap()
+    }
+
+    /// Waits until exactly this is left of the sandboxes of this host: a process that ends is seen for a moment more.
+    pub async fn only(&self, expected: &[String]) {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            let left = self.left();
+            if left == expected {
+                return;
+            }
+            assert!(Instant::now() < end, "expected {expected:?}, but this is left: {left:#?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// What there is of any sandbox of this host, in words.
@@ -182,8 +201,17 @@ pub async fn create(engine: &Engine) -> SandboxId {
 }
 
 pub async fn exec_as(engine: &Engine, id: SandboxId, user: User, shell: &str) -> Result<ExecDone, NodeError> {
-    let command =
-        Command { shell: Some(shell.to_owned()), user: user as i32, timeout_ms: 120_000, ..Command::default() };
+    exec_for(engine, id, user, 60_000, shell).await
+}
+
+pub async fn exec_for(
+    engine: &Engine,
+    id: SandboxId,
+    user: User,
+    timeout_ms: u64,
+    shell: &str,
+) -> Result<ExecDone, NodeError> {
+    let command = Command { shell: Some(shell.to_owned()), user: user as i32, timeout_ms, ..Command::default() };
     let exec = Exec { command: Some(command), head_limit: 1 << 20, has_stdin: false };
     let mut stream = engine.ask(id, Request::new(Ask::Exec(exec))).await?;
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -200,6 +228,14 @@ pub async fn exec_as(engine: &Engine, id: SandboxId, user: User, shell: &str) ->
             Err(error) => return Err(NodeError::Failed(error.to_string())),
         }
     }
+}
+
+/// Starts a process that nothing waits for.
+pub async fn spawn(engine: &Engine, id: SandboxId, shell: &str) {
+    let command = Command { shell: Some(shell.to_owned()), ..Command::default() };
+    let spawn = Spawn { command: Some(command), ..Spawn::default() };
+    let mut stream = engine.ask(id, Request::new(Ask::Spawn(spawn))).await.unwrap();
+    assert!(matches!(stream.next().await, Ok(Some(Tell::Process(_)))));
 }
 
 /// Standard output of a command that must succeed, without the last newline.

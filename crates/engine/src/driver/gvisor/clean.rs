@@ -9,7 +9,8 @@ use runtime_host::process::{self, ProcessId};
 use runtime_model::SandboxId;
 
 use super::record::{self, Machine};
-use super::{DriverError, Inner, host_name, parse_host_name, paths};
+use super::{DriverError, Inner, paths};
+use crate::host_state::{host_name, parse_host_name};
 
 /// Processes that were told to die take this long at most on a host that works.
 const PATIENCE: Duration = Duration::from_secs(10);

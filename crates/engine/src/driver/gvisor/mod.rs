@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Layout;
 use runtime_host::fifo;
 use runtime_model::SandboxId;
@@ -23,6 +22,7 @@ use tokio::net::UnixStream;
 
 use super::{Booted, Driver, DriverError, Plan};
 use crate::agent_file::AgentFile;
+use crate::host_state::host_name;
 use crate::shim::wire::Say;
 use crate::shim::{SUBCOMMAND, Spec};
 
@@ -241,15 +241,26 @@ impl Driver for Gvisor {
 
     async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError> {
         let places = self.inner.places(id);
-        let tie = match UnixStream::connect(places.run_dir.join(paths::SOCKET)).await {
-            Ok(stream) => Some(Tie::new(stream, None)),
-            Err(_) => self.inner.replace_shim(id).await?,
-        };
-        let Some(mut tie) = tie else { return Ok(None) };
-        match tokio::time::timeout(ADOPT_LIMIT, tie.next()).await {
-            Ok(Some(Say::Running { .. })) => {}
-            _ => return Ok(None),
+        let mut tie = UnixStream::connect(places.run_dir.join(paths::SOCKET)).await.ok().map(|s| Tie::new(s, None));
+        loop {
+            let replaced = tie.is_none();
+            let Some(mut held) = (match tie.take() {
+                Some(held) => Some(held),
+                None => self.inner.replace_shim(id).await?,
+            }) else {
+                return Ok(None);
+            };
+            match tokio::time::timeout(ADOPT_LIMIT, held.next()).await {
+                Ok(Some(Say::Running { .. })) => {
+                    tie = Some(held);
+                    break;
+                }
+                // A shim that died with its server may still take one connection.
+                Ok(None) if !replaced => {}
+                _ => return Ok(None),
+            }
         }
+        let Some(tie) = tie else { return Ok(None) };
         let Some(machine) = self.inner.living_machine(&places) else { return Ok(None) };
         Ok(Some(Box::new(GvisorMachine::new(self.clone(), id, machine.identity, tie)?)))
     }
@@ -263,16 +274,6 @@ impl Driver for Gvisor {
         let inner = self.inner.clone();
         blocking(move || inner.clean(id)).await
     }
-}
-
-/// As ids are spelt on the host: `runsc` takes an id that begins like another for that other, so all are equally long.
-fn host_name(id: SandboxId) -> String {
-    id.into_untyped_uuid().simple().to_string()
-}
-
-fn parse_host_name(name: &str) -> Option<SandboxId> {
-    let canonical = name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    canonical.then(|| uuid::Uuid::parse_str(name).ok()).flatten().map(SandboxId::from_untyped_uuid)
 }
 
 fn make_dir(path: &Path) -> Result<(), DriverError> {
