@@ -21,6 +21,8 @@ pub mod reconcile;
 mod routes;
 pub mod sandboxes;
 mod state;
+#[cfg(test)]
+mod test_rows;
 mod unbuilt;
 
 pub use auth::Caller;
