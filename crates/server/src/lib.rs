@@ -20,6 +20,7 @@ pub mod keys;
 pub mod reconcile;
 mod routes;
 pub mod sandboxes;
+mod seen_keys;
 mod state;
 #[cfg(test)]
 mod test_rows;
