@@ -192,12 +192,7 @@ impl Machine {
     #[track_caller]
     pub fn exec(&self, body: &Value) -> Ran {
         let answer = self.api.post(&self.path(":exec"), body).ok();
-        Ran {
-            code: answer["exitCode"].as_i64(),
-            out: text(&answer, "stdout"),
-            err: text(&answer, "stderr"),
-            answer,
-        }
+        Ran { code: answer["exitCode"].as_i64(), out: text(&answer, "stdout"), err: text(&answer, "stderr"), answer }
     }
 
     /// Its output, once it ended well.

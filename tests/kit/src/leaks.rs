@@ -105,7 +105,11 @@ pub fn traces(ids: &[String], dir: &Path) -> Vec<String> {
 /// The ids a data directory knows: names of directories that read as a UUID.
 pub(crate) fn ids_on_disk(dir: &Path) -> Vec<String> {
     let named = entries(dir, 3);
-    named.iter().filter_map(|path| uuid::Uuid::parse_str(path.file_name()?.to_str()?).ok()).map(|id| id.to_string()).collect()
+    named
+        .iter()
+        .filter_map(|path| uuid::Uuid::parse_str(path.file_name()?.to_str()?).ok())
+        .map(|id| id.to_string())
+        .collect()
 }
 
 fn spellings(ids: &[String]) -> Vec<String> {

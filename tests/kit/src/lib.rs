@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod client;
+pub mod dice;
 pub mod http;
 pub mod leaks;
 mod log;
@@ -19,6 +20,7 @@ mod stack;
 mod sweep;
 
 pub use api::{Api, Machine};
+pub use dice::Dice;
 pub use http::Answer;
 pub use poll::{eventually, until};
 pub use process::{Process, alive, memory_peak_kib, processes, reset_memory_peak, send_signal};

@@ -16,11 +16,7 @@ pub struct Process {
 #[must_use]
 pub fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter_map(read)
-        .collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).filter_map(read).collect()
 }
 
 fn read(pid: i32) -> Option<Process> {
@@ -41,7 +37,7 @@ fn state_and_parent(pid: i32) -> Option<(char, i32)> {
 
 /// When a process started, in clock ticks since the boot: with its id it names one process for ever.
 #[must_use]
-pub fn started(pid: i32) -> Option<u64> {
+pub(crate) fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(19)?.parse().ok()
 }

@@ -41,7 +41,7 @@ fn targets(test: &Path) -> Vec<PathBuf> {
     env("CARGO_TARGET_DIR").into_iter().chain(beside).chain(clone).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "the edge of the tests: which program to run is said by the environment")]
+#[allow(clippy::disallowed_methods, reason = "the edge of the tests: which program to run is said by the environment")]
 pub(crate) fn env(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -82,9 +82,17 @@ impl Stack {
     fn launch(&mut self) -> Result<()> {
         let written = self.dir.join("address");
         let _ = fs::remove_file(&written);
+        self.server = Some(self.spawn()?);
+        let up = poll_result(UP, || self.look_if_up(&written));
+        let found = up.map_err(|error| error.context(format!("the log of the server:\n{}", tail(&self.log()))))?;
+        self.address = found;
+        Ok(())
+    }
+
+    fn spawn(&self) -> Result<Child> {
         let path = self.log_path();
         let log = File::options().create(true).append(true).open(&path).context("open the server's log")?;
-        let child = Command::new(&self.program)
+        Command::new(&self.program)
             .args(["serve", "--listen", &self.address.to_string(), "--data-dir"])
             .arg(&self.dir)
             .args(&self.options.args)
@@ -95,12 +103,7 @@ impl Stack {
             .stdout(log.try_clone().context("share the log")?)
             .stderr(log)
             .spawn()
-            .with_context(|| format!("start {}", self.program.display()))?;
-        self.server = Some(child);
-        let up = poll_result(UP, || self.look_if_up(&written));
-        let found = up.map_err(|error| error.context(format!("the log of the server:\n{}", tail(&self.log()))))?;
-        self.address = found;
-        Ok(())
+            .with_context(|| format!("start {}", self.program.display()))
     }
 
     fn look_if_up(&mut self, written: &Path) -> Result<Option<SocketAddr>> {
@@ -190,7 +193,8 @@ impl Stack {
     pub fn stop(&mut self) {
         let Some(mut server) = self.server.take() else { return };
         crate::send_signal(i32::try_from(server.id()).expect("a process id"), Signal::TERM);
-        let status = poll::until("the server ends after SIGTERM", DOWN, || server.try_wait().expect("wait for the server"));
+        let status =
+            poll::until("the server ends after SIGTERM", DOWN, || server.try_wait().expect("wait for the server"));
         assert!(status.success(), "the server ended with {status} after SIGTERM:\n{}", tail(&self.log()));
     }
 
@@ -201,6 +205,17 @@ impl Stack {
     pub fn restart(&mut self) {
         assert!(self.server.is_none(), "end the server before it is started again");
         self.launch().unwrap_or_else(|error| panic!("start the server again: {error:#}"));
+    }
+
+    /// Starts the server and kills it after a time, wherever it is then.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_and_kill(&mut self, after: Duration) {
+        let server = self.spawn().unwrap_or_else(|error| panic!("start the server: {error:#}"));
+        self.server = Some(server);
+        std::thread::sleep(after);
+        self.kill9();
     }
 
     /// Ends every helper at once, as a reboot of the host would.
