@@ -119,7 +119,7 @@ def delete_ends_everything_at_once_and_again():
     for call in (s.refresh, s.stop, s.restart, lambda: s.exec("true"), lambda: s.files.read("/etc/hostname"),
                  s.processes, lambda: s.update(name="x"), lambda: s.extend(60)):
         fails(w.NotFoundError, "not_found", call, 404)
-    assert s.id not in {one.id if hasattr(one, "id") else one["id"] for one in rt.sandboxes.list(include_stopped=True).to_list()}
+    assert s.id not in ids(rt.sandboxes.list(include_stopped=True))
     assert box(name=s.info["name"]).id != s.id
     fails(w.NotFoundError, "not_found", lambda: rt.sandboxes.delete(str(uuid.uuid4())), 404)
 
@@ -137,7 +137,7 @@ def delete_works_in_every_state():
 
 
 def ids(page):
-    return [one["id"] if isinstance(one, dict) else one.id for one in page.to_list()]
+    return [one.id for one in page.to_list()]
 
 
 @check
@@ -158,7 +158,7 @@ def list_is_oldest_first_and_pages():
     # One that is deleted while a reader pages does not make another be seen twice or not at all.
     page = rt.sandboxes.list(limit=3)
     rt.sandboxes.delete(made[2])
-    assert [one["id"] if isinstance(one, dict) else one.id for one in page.next_page().data] == made[3:6]
+    assert [one.id for one in page.next_page().data] == made[3:6]
 
 
 @check

@@ -4,7 +4,7 @@ import base64
 import time
 
 import withruntime as w
-from support import box, check, eventually, events, fails, main, raw, together
+from support import box, check, eventually, events, fails, main, raw, runtime, together
 
 FIELDS = {"id", "kind", "state", "exitCode", "command", "cwd", "user", "pid", "pty", "stdinOpen", "stdinOffset",
           "outputEncoding", "startedAt", "endedAt", "timeoutMs", "outputBytes", "firstOffset"}
@@ -66,7 +66,7 @@ def output_follows_and_begins_where_asked():
     assert rest[-1]["type"] == "exit" and rest[-1]["exitCode"] == 3
     # An ended one: what is kept, then its exit; from any byte.
     assert "".join(e["data"] for e in p.output(4) if e["type"] == "stdout") == "two more\n"
-    assert b"".join(e["bytes"] if "bytes" in e else e["data"].encode() for e in s.process(p.id).output() if e["type"] == "stdout") == b"one\ntwo more\n"
+    assert "".join(e["data"] for e in s.process(p.id).output() if e["type"] == "stdout") == "one\ntwo more\n"
     assert [e["type"] for e in p.output(13)] == ["exit"]
 
 
@@ -212,7 +212,6 @@ def a_process_ends_with_its_leader_whoever_holds_its_output():
 def processes_outlive_the_connection_and_end_with_the_sandbox():
     s = box()
     p = s.spawn("echo kept; sleep 4321")
-    from support import runtime
     other = runtime().sandboxes.get(s.id)
     assert other.process(p.id).state == "running"
     assert next(other.process(p.id).output())["data"] == "kept\n"
@@ -225,7 +224,7 @@ def processes_outlive_the_connection_and_end_with_the_sandbox():
 def base64_output_is_exact():
     s = box()
     p = s.spawn(["python3", "-c", "import os; os.write(1, bytes(range(256)))"], output_encoding="base64")
-    assert b"".join(e["data"] if isinstance(e["data"], bytes) else base64.b64decode(e["base64"]) for e in p.output_bytes() if e["type"] == "stdout") == bytes(range(256))
+    assert b"".join(e["data"] for e in p.output_bytes() if e["type"] == "stdout") == bytes(range(256))
     assert p.refresh()["outputEncoding"] == "base64"
 
 
