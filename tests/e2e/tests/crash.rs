@@ -71,7 +71,7 @@ fn kills_at_random_moments_lose_nothing_acknowledged() {
         settle(&stack);
         no_orphans(&stack);
         ledger.verify(&stack.api());
-        let traces = leaks::traces(&ledger.gone(), stack.dir());
+        let traces = leaks::traces(&ledger.gone(), stack.places());
         assert!(traces.is_empty(), "of sandboxes whose end was acknowledged there are still: {traces:#?}");
     }
     println!("{}", ledger.figures());

@@ -383,6 +383,6 @@ fn the_channel_to_the_host_cannot_be_taken_over() {
     }
     machine.delete();
     eventually("nothing of it is left", Duration::from_secs(20), || {
-        leaks::traces(std::slice::from_ref(&machine.id), stack.dir()).is_empty()
+        leaks::traces(std::slice::from_ref(&machine.id), stack.places()).is_empty()
     });
 }

@@ -19,7 +19,7 @@ fn settled(stack: &Stack, before: &Snapshot, ids: &[String]) -> Snapshot {
     until("what is left is told", GONE + Duration::from_secs(10), || {
         let now = stack.snapshot();
         let mut left = now.grown_since(before, SPARE_FDS);
-        left.extend(leaks::traces(ids, stack.dir()));
+        left.extend(leaks::traces(ids, stack.places()));
         if left.is_empty() {
             return Some(now);
         }
@@ -50,7 +50,7 @@ fn cycles_of_create_and_delete_leave_nothing() {
     // What the first sandbox brings for good (a base image by digest, a kept connection) is no leak.
     let mut ids: Vec<String> = (0..8).map(|number| cycle(&api, number)).collect();
     let quiet = until("the first sandboxes are gone", GONE, || {
-        leaks::traces(&ids, stack.dir()).is_empty().then(|| stack.snapshot())
+        leaks::traces(&ids, stack.places()).is_empty().then(|| stack.snapshot())
     });
     println!("before {cycles} cycles: {}", quiet.figures());
     let start = Instant::now();
@@ -138,7 +138,7 @@ fn a_stopped_server_leaves_its_sandboxes_and_a_deleted_sandbox_nothing() {
     stack.restart();
     machine.delete();
     eventually("nothing of it is left", GONE, || {
-        leaks::traces(std::slice::from_ref(&machine.id), stack.dir()).is_empty() && stack.helpers().is_empty()
+        leaks::traces(std::slice::from_ref(&machine.id), stack.places()).is_empty() && stack.helpers().is_empty()
     });
 }
 

@@ -3,6 +3,7 @@
 //! Two ways to look: [`Snapshot`] counts what belongs to the directory; [`traces`] looks for the id of a sandbox that is
 //! gone in every place of the host where a helper, a mount or a cgroup would carry it, whatever the layout.
 
+use crate::Places;
 use crate::process::{Process, holders, processes};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,20 +24,19 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What there is now for the data directory `dir`, served by the process `server`.
+    /// What there is now for a data directory that the process `server` serves.
     #[must_use]
-    pub fn take(dir: &Path, server: i32) -> Self {
-        let ids = ids_on_disk(dir);
+    pub fn take(places: &Places, server: i32) -> Self {
         let proc = format!("/proc/{server}");
         Self {
-            helpers: holders(dir).into_iter().filter(|process| process.pid != server).collect(),
-            mounts: mounts_of(dir, &ids),
+            helpers: helpers(places).into_iter().filter(|process| process.pid != server).collect(),
+            mounts: mounts_of(places),
             loops: loops(),
-            cgroups: cgroups_of(&ids).len(),
+            cgroups: cgroups_of(places).len(),
             server_fds: count(&format!("{proc}/fd")),
             server_threads: count(&format!("{proc}/task")),
             server_memory_kib: memory_kib(server),
-            entries: entries(dir, 3),
+            entries: entries(&places.data, 3).into_iter().chain(entries(&places.run, 3)).collect(),
         }
     }
 
@@ -82,41 +82,35 @@ impl Snapshot {
     }
 }
 
-/// The database's own files come and go with its checkpoints.
+/// The database's own files come and go with its checkpoints, and disks are made in advance.
 fn grows_by_itself(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("runtime.db"))
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("runtime.db") || name.starts_with(".spare-")
 }
 
 /// Every place on the host that still carries one of these sandbox ids, written with dashes or without.
 #[must_use]
-pub fn traces(ids: &[String], dir: &Path) -> Vec<String> {
+pub fn traces(ids: &[String], places: &Places) -> Vec<String> {
     let words = spellings(ids);
     let mut found: Vec<String> =
         processes_of(ids).into_iter().map(|process| format!("process {}: {}", process.pid, process.command)).collect();
     found.extend(mounts_carrying(&words).into_iter().map(|mount| format!("mount {mount}")));
-    found.extend(cgroups_of(ids).into_iter().map(|path| format!("cgroup {}", path.display())));
-    found.extend(run_entries_of(ids).into_iter().map(|path| path.display().to_string()));
-    found.extend(
-        entries(dir, 4).into_iter().filter(|path| carries(path, &words)).map(|path| path.display().to_string()),
-    );
+    found.extend(cgroups_carrying(&words).into_iter().map(|path| format!("cgroup {}", path.display())));
+    let on_disk = [places.data.as_path(), Path::new("/run/runtime")].into_iter().flat_map(|dir| entries(dir, 4));
+    found.extend(on_disk.filter(|path| carries(path, &words)).map(|path| path.display().to_string()));
     found
-}
-
-/// The ids a data directory knows: names of directories that read as a UUID.
-pub(crate) fn ids_on_disk(dir: &Path) -> Vec<String> {
-    let named = entries(dir, 3);
-    named
-        .iter()
-        .filter_map(|path| uuid::Uuid::parse_str(path.file_name()?.to_str()?).ok())
-        .map(|id| id.to_string())
-        .collect()
 }
 
 fn spellings(ids: &[String]) -> Vec<String> {
     ids.iter().flat_map(|id| [id.clone(), id.replace('-', "")]).collect()
 }
 
-pub(crate) fn processes_of(ids: &[String]) -> Vec<Process> {
+/// Processes of the sandboxes of a data directory, its server among them.
+pub(crate) fn helpers(places: &Places) -> Vec<Process> {
+    holders(&[&places.data, &places.run])
+}
+
+fn processes_of(ids: &[String]) -> Vec<Process> {
     let words = spellings(ids);
     let us = i32::try_from(std::process::id()).unwrap_or(0);
     processes()
@@ -133,15 +127,8 @@ fn is_helper(command: &str) -> bool {
     program.starts_with("runsc") || program.starts_with("runtime")
 }
 
-pub(crate) fn mounts_of(dir: &Path, ids: &[String]) -> Vec<String> {
-    let text = format!("{}/", dir.display());
-    let mut found = mounts_carrying(&[text]);
-    for mount in mounts_carrying(&spellings(ids)) {
-        if !found.contains(&mount) {
-            found.push(mount);
-        }
-    }
-    found
+pub(crate) fn mounts_of(places: &Places) -> Vec<String> {
+    mounts_carrying(&[format!("{}/", places.data.display()), format!("{}/", places.run.display())])
 }
 
 fn mounts_carrying(words: &[String]) -> Vec<String> {
@@ -155,26 +142,27 @@ fn mounts_carrying(words: &[String]) -> Vec<String> {
 }
 
 /// Parents before children.
-pub(crate) fn cgroups_of(ids: &[String]) -> Vec<PathBuf> {
-    let words = spellings(ids);
+pub(crate) fn cgroups_of(places: &Places) -> Vec<PathBuf> {
+    cgroups(|path| path.ancestors().any(|part| begins(part, &places.cgroup_prefix)))
+}
+
+fn cgroups_carrying(words: &[String]) -> Vec<PathBuf> {
+    cgroups(|path| carries(path, words))
+}
+
+fn cgroups(wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if !words.is_empty() {
-        walk(Path::new("/sys/fs/cgroup"), 7, &mut |path| {
-            if carries(path, &words) {
-                found.push(path.to_path_buf());
-            }
-        });
-    }
+    walk(Path::new("/sys/fs/cgroup"), 7, &mut |path| {
+        if wanted(path) {
+            found.push(path.to_path_buf());
+        }
+    });
     found.sort();
     found
 }
 
-pub(crate) fn run_entries_of(ids: &[String]) -> Vec<PathBuf> {
-    let words = spellings(ids);
-    let mut found: Vec<PathBuf> =
-        entries(Path::new("/run/runtime"), 4).into_iter().filter(|path| carries(path, &words)).collect();
-    found.sort();
-    found
+fn begins(path: &Path, prefix: &str) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
 }
 
 fn carries(path: &Path, words: &[String]) -> bool {

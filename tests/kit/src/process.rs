@@ -55,15 +55,14 @@ pub fn send_signal(pid: i32, signal: Signal) {
     }
 }
 
-/// Processes that hold a directory: named on their command line, standing in it, or with a file of it open; and all
-/// that descend from those. This process and its ancestors are never among them.
+/// Processes that hold one of the directories: named on their command line, standing in it, or with a file of it open;
+/// and all that descend from those. This process and its ancestors are never among them.
 #[must_use]
-pub(crate) fn holders(dir: &Path) -> Vec<Process> {
-    let text = dir.to_string_lossy();
+pub(crate) fn holders(dirs: &[&Path]) -> Vec<Process> {
     let all = processes();
     let ours = ancestors(&all);
     let mut found: Vec<Process> =
-        all.iter().filter(|one| !ours.contains(&one.pid) && holds(one, dir, &text)).cloned().collect();
+        all.iter().filter(|one| !ours.contains(&one.pid) && dirs.iter().any(|dir| holds(one, dir))).cloned().collect();
     loop {
         let more: Vec<Process> = all
             .iter()
@@ -78,8 +77,8 @@ pub(crate) fn holders(dir: &Path) -> Vec<Process> {
     }
 }
 
-fn holds(process: &Process, dir: &Path, text: &str) -> bool {
-    if names(&process.command, text) {
+fn holds(process: &Process, dir: &Path) -> bool {
+    if names(&process.command, &dir.to_string_lossy()) {
         return true;
     }
     let proc = format!("/proc/{}", process.pid);
@@ -138,10 +137,10 @@ mod tests {
     fn holders_are_found_by_an_open_file_and_never_name_this_test() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut child = std::process::Command::new("sleep").arg("60").current_dir(dir.path()).spawn().expect("sleep");
-        let held = holders(dir.path());
+        let held = holders(&[dir.path()]);
         child.kill().expect("end it");
         child.wait().expect("reap it");
         assert_eq!(held.len(), 1, "{held:?}");
-        assert!(holders(dir.path()).is_empty());
+        assert!(holders(&[dir.path()]).is_empty());
     }
 }

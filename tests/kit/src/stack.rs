@@ -5,8 +5,7 @@
 //! and a line in the server's log that says ERROR fails the test unless the test announced it.
 
 use crate::api::Api;
-use crate::process::{holders, processes};
-use crate::{Process, leaks, log, poll, program, sweep};
+use crate::{Places, Process, leaks, log, poll, program, sweep};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -32,7 +31,7 @@ pub struct StackOptions {
 /// A server that runs, and its data directory.
 pub struct Stack {
     program: PathBuf,
-    dir: PathBuf,
+    places: Places,
     logs: tempfile::TempDir,
     options: StackOptions,
     server: Option<Child>,
@@ -64,7 +63,7 @@ impl Stack {
         let dir = sweep::make(&pool)?;
         let mut stack = Self {
             program,
-            dir,
+            places: Places::of(&dir),
             logs: tempfile::tempdir().context("a directory for the log")?,
             options,
             server: None,
@@ -73,14 +72,14 @@ impl Stack {
             expected: Vec::new(),
         };
         stack.launch()?;
-        let path = stack.dir.join("owner.key");
+        let path = stack.places.data.join("owner.key");
         stack.key = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?.trim().to_owned();
         Ok(stack)
     }
 
     /// Port 0 at first; a later start takes the same port, as a server of one's own would.
     fn launch(&mut self) -> Result<()> {
-        let written = self.dir.join("address");
+        let written = self.places.data.join("address");
         let _ = fs::remove_file(&written);
         self.server = Some(self.spawn()?);
         let up = poll_result(UP, || self.look_if_up(&written));
@@ -94,7 +93,7 @@ impl Stack {
         let log = File::options().create(true).append(true).open(&path).context("open the server's log")?;
         Command::new(&self.program)
             .args(["serve", "--listen", &self.address.to_string(), "--data-dir"])
-            .arg(&self.dir)
+            .arg(&self.places.data)
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .env_remove("RUNTIME_API_KEY")
@@ -136,7 +135,12 @@ impl Stack {
 
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.places.data
+    }
+
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// The program under test as a command that finds this stack by its data directory alone.
@@ -158,19 +162,14 @@ impl Stack {
     /// What the host holds for it now.
     #[must_use]
     pub fn snapshot(&self) -> leaks::Snapshot {
-        leaks::Snapshot::take(&self.dir, self.server_pid())
+        leaks::Snapshot::take(&self.places, self.server_pid())
     }
 
     /// Processes that hold a sandbox of this stack: all that hold its data directory, less the server.
     #[must_use]
     pub fn helpers(&self) -> Vec<Process> {
         let server = self.server.as_ref().and_then(|server| i32::try_from(server.id()).ok());
-        let mut found = holders(&self.dir);
-        for process in leaks::processes_of(&leaks::ids_on_disk(&self.dir)) {
-            if !found.iter().any(|known| known.pid == process.pid) {
-                found.push(process);
-            }
-        }
+        let mut found = leaks::helpers(&self.places);
         found.retain(|process| Some(process.pid) != server);
         found
     }
@@ -250,7 +249,7 @@ impl Drop for Stack {
             let _ = server.wait();
         }
         let log = self.log();
-        let left = sweep::remove(&self.dir);
+        let left = sweep::remove(&self.places);
         if std::thread::panicking() {
             eprintln!("--- the end of the log of the server\n{}\n---", tail(&log));
             return;
@@ -263,7 +262,7 @@ impl Drop for Stack {
 
 fn pool() -> Result<PathBuf> {
     let pool = program::env("RUNTIME_TEST_POOL").unwrap_or_else(|| PathBuf::from(POOL));
-    if !pool.is_dir() || processes().is_empty() {
+    if !pool.is_dir() {
         bail!("there is no disk pool at {}: run `runtime setup` as root, or set RUNTIME_TEST_POOL", pool.display());
     }
     Ok(pool)

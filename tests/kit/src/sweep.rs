@@ -1,7 +1,7 @@
 //! Taking a data directory away with all that a host holds for it, whatever state it is in.
 
-use crate::process::{holders, send_signal, started};
-use crate::{leaks, poll};
+use crate::process::{send_signal, started};
+use crate::{Places, leaks, poll};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ pub(crate) fn stale(pool: &Path) -> Result<()> {
     for entry in fs::read_dir(pool).with_context(|| format!("list {}", pool.display()))? {
         let dir = entry?.path();
         if maker_is_gone(&dir) {
-            remove(&dir)?;
+            remove(&Places::of(&dir))?;
         }
     }
     Ok(())
@@ -46,17 +46,17 @@ fn maker_is_gone(dir: &Path) -> bool {
 }
 
 /// Kills who holds the directory, then undoes mounts, cgroups, run directories, subvolumes and files.
-pub(crate) fn remove(dir: &Path) -> Result<()> {
+pub(crate) fn remove(places: &Places) -> Result<()> {
+    let dir = &places.data;
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if !name.starts_with(PREFIX) {
         bail!("refusing to remove {}: no test made it", dir.display());
     }
-    let ids = leaks::ids_on_disk(dir);
-    kill(dir, &ids);
-    for mount in leaks::mounts_of(dir, &ids).into_iter().rev() {
+    kill(places);
+    for mount in leaks::mounts_of(places).into_iter().rev() {
         let _ = Command::new("umount").args(["--lazy", &mount]).output();
     }
-    for cgroup in leaks::cgroups_of(&ids).into_iter().rev() {
+    for cgroup in leaks::cgroups_of(places).into_iter().rev() {
         poll::eventually(&format!("cgroup {} can go", cgroup.display()), Duration::from_secs(10), || {
             match fs::remove_dir(&cgroup) {
                 Err(error) => error.kind() == std::io::ErrorKind::NotFound,
@@ -64,10 +64,12 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
             }
         });
     }
-    for left in leaks::run_entries_of(&ids) {
-        let _ = if left.is_dir() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
-    }
     subvolumes(dir)?;
+    remove_tree(&places.run)?;
+    remove_tree(dir)
+}
+
+fn remove_tree(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("remove {}", dir.display()))
@@ -77,13 +79,10 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
 }
 
 /// A helper may start another while it is being killed, so this goes on until none is seen.
-pub(crate) fn kill(dir: &Path, ids: &[String]) {
-    poll::eventually(&format!("no process holds {}", dir.display()), Duration::from_secs(20), || {
-        let mut held = holders(dir);
-        held.extend(leaks::processes_of(ids));
-        for process in &held {
-            send_signal(process.pid, Signal::KILL);
-        }
+fn kill(places: &Places) {
+    poll::eventually(&format!("no process holds {}", places.data.display()), Duration::from_secs(20), || {
+        let held = leaks::helpers(places);
+        held.iter().for_each(|process| send_signal(process.pid, Signal::KILL));
         held.is_empty()
     });
 }
