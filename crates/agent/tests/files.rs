@@ -219,10 +219,10 @@ async fn listings_by_depth_pattern_and_limit() {
     assert_eq!(place.code(Ask::ListFiles(of(place.path("tree/a.py"), ""))).await, ErrorCode::NotADirectory as i32);
     assert_eq!(place.code(Ask::ListFiles(of(place.path("none"), ""))).await, ErrorCode::FileNotFound as i32);
     assert_eq!(place.code(Ask::ListFiles(of(place.path("tree"), "["))).await, ErrorCode::Invalid as i32);
-    for n in 0..3000 {
+    for n in 0..800 {
         std::fs::write(place.path(&format!("tree/z/{n:04}-{}", "n".repeat(200))), "").unwrap();
     }
-    assert_eq!(list(&place, "z/*-*", 0, false, 0).await.len(), 3000);
+    assert_eq!(list(&place, "z/*-*", 0, false, 0).await.len(), 800);
     place.guest.close().await;
 }
 
@@ -239,8 +239,8 @@ async fn removing_follows_no_link_and_minds_no_depth() {
     let script = r#"import os,sys
 os.chdir(sys.argv[1]); os.setgid(1000); os.setuid(1000)
 os.mkdir("deep"); os.symlink(sys.argv[2], "deep/out"); os.chdir("deep")
-for i in range(5000):
-    os.mkdir("d"); open("f","w").close(); os.chdir("d")
+for i in range(1200):
+    os.mkdir("dddddd"); os.chdir("dddddd")
 "#;
     let arguments = ["-c", script, place.dir.path().to_str().unwrap(), outside.path().to_str().unwrap()];
     assert!(std::process::Command::new("python3").args(arguments).status().unwrap().success());

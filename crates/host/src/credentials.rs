@@ -66,7 +66,9 @@ mod tests {
 
     #[test]
     fn only_this_thread_changes_and_it_comes_back() {
-        let dir = std::env::temp_dir().join(format!("acting-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let dir = place.path().join("file");
         std::fs::write(&dir, "root only").unwrap();
         std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         {
@@ -76,6 +78,5 @@ mod tests {
             std::thread::spawn(move || std::fs::read(other).unwrap()).join().ok();
         }
         assert!(std::fs::read(&dir).is_ok());
-        std::fs::remove_file(&dir).unwrap();
     }
 }

@@ -222,7 +222,7 @@ async fn describe(proc: &Arc<Proc>, attached: bool) -> runtime_proto::guest::Pro
     let leftovers = if roots.is_empty() {
         0
     } else {
-        let walk = move || roots.into_iter().map(|root| tree::living(root)).sum::<usize>();
+        let walk = move || roots.into_iter().map(tree::living).sum::<usize>();
         tokio::task::spawn_blocking(walk).await.unwrap_or(0) as u32
     };
     proc.describe(state, attached, leftovers)

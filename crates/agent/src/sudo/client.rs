@@ -83,6 +83,7 @@ fn request(options: Options) -> Ask {
         Some(dir) => dir.into_bytes(),
         None => std::env::current_dir().map_or_else(|_| b"/".to_vec(), |dir| dir.into_os_string().into_vec()),
     };
+    #[expect(clippy::disallowed_methods, reason = "it is the caller's own environment; the agent picks what is kept")]
     let envp = std::env::vars_os().map(|(name, value)| [&name.into_vec()[..], b"=", &value.into_vec()].concat());
     Ask {
         argv: options.command,

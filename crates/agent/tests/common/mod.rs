@@ -1,11 +1,11 @@
 //! The real agent with two pipes, and a host that speaks the real channel to it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use runtime_proto::channel::{Channel, Config, Opener, Side, Stream};
 use runtime_proto::guest::{
     Ask, Chunk, Command, Event, Exec, ExecDone, Follow, GuestError, Hello, Input, Output, Process, Request, Signal,
