@@ -17,7 +17,8 @@ pub(crate) async fn kill_largest(agent: &Arc<Agent>) -> Answer {
         let agent = agent.clone();
         move || {
             let own = rustix::process::getpid().as_raw_nonzero().get();
-            let candidates = tree::all().into_iter().filter(|pid| *pid != own && !agent.reaper.is_runner(*pid));
+            let below = tree::below(own, &|_| false).into_iter();
+            let candidates = below.filter(|pid| !agent.reaper.is_runner(*pid));
             let sized = candidates.filter_map(|pid| tree::stat(pid).map(|stat| (pid, stat)));
             let (pid, stat) = sized.filter(|(_, stat)| stat.state != 'Z').max_by_key(|(_, stat)| stat.rss_pages)?;
             // Whose it is must be looked up while it is there.

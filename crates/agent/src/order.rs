@@ -61,6 +61,8 @@ pub(crate) enum Reply {
     Started,
     /// Nothing runs; the runner takes the next order.
     Failed { step: Step, errno: i32 },
+    /// How the leader ended, said before the kernel forgets it: a runner killed now takes no secret along.
+    Ending { end: i32 },
     /// The leader ended: exit code, or signal made negative. `empty`: and nothing is left below.
     Ended { end: i32, empty: bool },
     /// What the leader had left is gone as well; the runner takes the next order.
@@ -75,6 +77,7 @@ impl Reply {
             Self::Failed { step, errno } => (2, step as i32, errno),
             Self::Ended { end, empty } => (3, end, i32::from(empty)),
             Self::Empty => (4, 0, 0),
+            Self::Ending { end } => (6, end, 0),
         };
         let mut out = [0; REPLY];
         for (slot, value) in out.chunks_exact_mut(4).zip([kind, a, b]) {
@@ -95,6 +98,7 @@ impl Reply {
             2 => Self::Failed { step: Step::from_number(a)?, errno: b },
             3 => Self::Ended { end: a, empty: b != 0 },
             4 => Self::Empty,
+            6 => Self::Ending { end: a },
             _ => return None,
         })
     }

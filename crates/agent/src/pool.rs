@@ -46,6 +46,11 @@ pub(crate) struct Gone {
     pub(crate) pid: i32,
 }
 
+/// The runner is gone before all was said; perhaps it had said how the leader ended.
+pub(crate) struct Lost {
+    pub(crate) end: Option<i32>,
+}
+
 pub(crate) struct Pool {
     idle: Mutex<VecDeque<Runner>>,
     reaper: Arc<Reaper>,
@@ -183,6 +188,18 @@ impl Runner {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the leader's end, and says whether nothing is left below.
+    pub(crate) async fn end(&mut self) -> Result<(i32, bool), Lost> {
+        let mut said = None;
+        loop {
+            match self.reply().await {
+                Ok(Reply::Ending { end }) => said = Some(end),
+                Ok(Reply::Ended { end, empty }) => return Ok((end, empty)),
+                Ok(_) | Err(_) => return Err(Lost { end: said }),
+            }
+        }
     }
 
     /// The next answer.

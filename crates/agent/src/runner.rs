@@ -16,7 +16,7 @@ use std::time::Duration;
 use prost::Message;
 use runtime_host::fdpass;
 use runtime_host::frugal::{SYS_ADMIN, SYS_RESOURCE, withhold_capability};
-use runtime_host::reap::{Reaped, reap_any};
+use runtime_host::reap::{Reaped, peek_any, reap_any, wait_for};
 use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
 use rustix::process::{Resource, getrlimit};
 
@@ -156,10 +156,13 @@ fn is_file(path: &CString, order: &Order) -> bool {
 /// Stays with the command until nothing of it is left.
 fn attend(socket: &UnixStream, leader: i32, kill_leftovers: bool) -> io::Result<()> {
     let end = loop {
-        match reap_any(true)? {
-            Reaped::Child(pid, end) if pid == leader => break end,
-            Reaped::Child(..) | Reaped::NoneYet => {}
-            Reaped::NoChildren => return Err(io::ErrorKind::NotFound.into()),
+        let Some((pid, end)) = peek_any()? else { return Err(io::ErrorKind::NotFound.into()) };
+        if pid == leader {
+            reply(socket, Reply::Ending { end: end.number() })?;
+        }
+        wait_for(pid)?;
+        if pid == leader {
+            break end;
         }
     };
     loop {

@@ -104,6 +104,11 @@ pub(crate) fn below(root: i32, skip: &dyn Fn(i32) -> bool) -> Vec<i32> {
     out
 }
 
+/// How many below `root` live: those that ended and wait to be collected do not.
+pub(crate) fn living(root: i32) -> usize {
+    below(root, &|_| false).into_iter().filter(|pid| stat(*pid).is_some_and(|stat| stat.state != 'Z')).count()
+}
+
 fn parents_read_one_by_one() -> HashMap<i32, Vec<i32>> {
     let mut map: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in all() {

@@ -73,3 +73,25 @@ pub fn wait_for(pid: i32) -> io::Result<End> {
         }
     }
 }
+
+/// Waits until some child has ended and says how, without collecting it: were this process to die now, the child's end
+/// would not be lost with it. `None` = there are no children.
+pub fn peek_any() -> io::Result<Option<(i32, End)>> {
+    loop {
+        // SAFETY: zero is a valid value of this plain structure, which the kernel fills in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` lives through the call, which only writes to it.
+        let result = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        if result == 0 {
+            // SAFETY: after a successful waitid these fields are the ones filled in.
+            let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+            let end = if info.si_code == libc::CLD_EXITED { End::Code(status) } else { End::Signal(status) };
+            return Ok(Some((pid, end)));
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error => return Err(error),
+        }
+    }
+}

@@ -1,8 +1,14 @@
 //! Who asks: a bearer key becomes a [`Caller`], before anything else is looked at.
 //!
 //! Only a hash of a key is stored. A plain SHA-256 is enough for it, since a key is 256 random bits and not a word a
-//! person chose: there is nothing to guess, so nothing that slow hashing would slow down. Each request looks its key up
-//! (a point read): a revoke by another process holds from the next request on.
+//! person chose: there is nothing to guess, so nothing that slow hashing would slow down.
+//!
+//! A revoke, also by another process, holds from the next request on: what was looked up is used again only while the
+//! store says that no key has changed, and for a second at most.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use runtime_model::{CredentialId, OrgId, PrincipalId};
@@ -34,6 +40,40 @@ impl Caller {
     }
 }
 
+/// Callers looked up a moment ago.
+#[derive(Default)]
+pub(crate) struct KnownCallers(Mutex<HashMap<[u8; 32], Known>>);
+
+struct Known {
+    caller: Caller,
+    epoch: u64,
+    at: Instant,
+}
+
+/// Covers a process that was killed between revoking a key and saying so.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+const MOST_KNOWN: usize = 1024;
+
+impl KnownCallers {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, hash: &[u8; 32], epoch: u64) -> Option<Caller> {
+        let table = self.table();
+        let known = table.get(hash)?;
+        (known.epoch == epoch && known.at.elapsed() < KNOWN_FOR).then(|| known.caller.clone())
+    }
+
+    fn put(&self, hash: [u8; 32], epoch: u64, caller: Caller) {
+        let mut table = self.table();
+        if table.len() >= MOST_KNOWN {
+            table.clear();
+        }
+        table.insert(hash, Known { caller, epoch, at: Instant::now() });
+    }
+}
+
 /// What is stored of a key.
 #[must_use]
 pub(crate) fn hash(key: &str) -> [u8; 32] {
@@ -57,13 +97,23 @@ pub(crate) async fn authenticate(app: &AppState, said: Option<&str>) -> Result<C
     if !key.starts_with(crate::keys::PREFIX) {
         return Err(unknown());
     }
-    let found = app.store().credential_by_hash(hash(key)).await;
+    let hash = hash(key);
+    // Before the look-up: a change that comes in between makes what was found stale at once.
+    let epoch = app.store().credential_epoch();
+    if let Some(caller) = epoch.and_then(|epoch| app.callers().get(&hash, epoch)) {
+        return Ok(caller);
+    }
+    let found = app.store().credential_by_hash(hash).await;
     let row = found.map_err(|error| ApiError::internal("looking up a key", error))?.ok_or_else(unknown)?;
-    Ok(Caller {
+    let caller = Caller {
         credential: row.id,
         principal: row.principal,
         org: app.org(),
         read_only: row.read_only,
         account_wide: row.account_wide,
-    })
+    };
+    if let Some(epoch) = epoch {
+        app.callers().put(hash, epoch, caller.clone());
+    }
+    Ok(caller)
 }

@@ -1,5 +1,6 @@
 //! What `serve` decides once.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -35,6 +36,15 @@ impl Default for Config {
             ready_wait: Duration::from_secs(30),
             reconcile_every: Duration::from_secs(1),
         }
+    }
+}
+
+impl Config {
+    /// Guards on unless only this machine can connect.
+    #[must_use]
+    pub fn for_listener(address: SocketAddr) -> Self {
+        let guards = (!address.ip().is_loopback()).then(Guards::default);
+        Self { guards, ..Self::default() }
     }
 }
 

@@ -120,6 +120,18 @@ impl Fields {
         }
     }
 
+    /// Must be there; null is `None`.
+    pub fn need_nullable<T>(&mut self, name: &str, rule: impl Fn(Given<'_>) -> Checked<T>) -> Option<T> {
+        match self.values.remove(name) {
+            None => {
+                self.wrong(name, "is required");
+                None
+            }
+            Some(Value::Null) => None,
+            Some(value) => self.apply(name, &value, rule),
+        }
+    }
+
     /// Must be there. The default stands in for a wrong one until [`finish`](Self::finish) refuses.
     pub fn need<T: Default>(&mut self, name: &str, rule: impl Fn(Given<'_>) -> Checked<T>) -> T {
         match self.values.remove(name) {
@@ -357,4 +369,79 @@ fn decode(text: &str, plus_is_space: bool) -> Option<String> {
         });
     }
     String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_form_is_decoded_once_and_only_if_it_is_text() {
+        for (form, text) in [
+            ("a+b", Some("a b")),
+            ("a%2Bb", Some("a+b")),
+            ("%C3%A4", Some("ä")),
+            ("%", None),
+            ("%4", None),
+            ("%zz", None),
+            ("%ff", None),
+            ("%2541", Some("%41")),
+        ] {
+            assert_eq!(form_decode(form).as_deref(), text, "{form}");
+        }
+        assert_eq!(path_decode("a+b").as_deref(), Some("a+b"));
+    }
+
+    #[test]
+    fn a_query_reads_numbers_and_lists_from_text() {
+        let mut query = Fields::query("n=5&flag=true&one=a&many=a&many=b&last").unwrap();
+        assert_eq!(query.opt("n", int(0..=9)), Some(5));
+        assert_eq!(query.opt("flag", boolean), Some(true));
+        assert_eq!(query.opt("one", list(0..=9, text(0..=9))), Some(vec!["a".to_owned()]));
+        assert_eq!(query.opt("many", list(0..=9, text(0..=9))), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(query.opt("last", text(0..=9)), Some(String::new()));
+        query.finish().unwrap();
+        // A body's text is no number.
+        let mut body = Fields::body(br#"{"n": "5", "flag": "true"}"#).unwrap();
+        assert_eq!((body.opt("n", int(0..=9)), body.opt("flag", boolean)), (None, None));
+        assert!(body.finish().is_err());
+    }
+
+    #[test]
+    fn numbers_are_whole_and_in_their_range() {
+        for (json, ok) in [
+            ("1", true),
+            ("9", true),
+            ("0", false),
+            ("10", false),
+            ("1.0", false),
+            ("1e0", false),
+            ("-1", false),
+            ("18446744073709551615", false),
+            ("1e400", false),
+            ("true", false),
+        ] {
+            let read = Fields::body(format!(r#"{{"n":{json}}}"#).as_bytes()).and_then(|mut fields| {
+                let number = fields.opt("n", int(1..=9_u8));
+                fields.finish().map(|()| number)
+            });
+            assert_eq!(read.is_ok(), ok, "{json}: {read:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_a_client_sends_stops_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..256), query in ".{0,64}") {
+            if let Ok(mut fields) = Fields::body(&bytes) {
+                fields.opt("a", text(1..=4));
+                let _ = fields.finish();
+            }
+            if let Ok(mut fields) = Fields::query(&query) {
+                fields.opt("a", int(1..=4_u32));
+                let _ = fields.finish();
+            }
+        }
+    }
 }

@@ -26,6 +26,7 @@ use crate::http::late::{self, Outcome, Reply};
 
 /// How long a key is remembered.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+const KEYS_AT_ONCE: u32 = 10_000;
 
 /// A JSON answer (200) and how it is remembered under the request's key.
 #[derive(Debug, Clone)]
@@ -125,6 +126,11 @@ fn reused() -> ApiError {
         .retryable(false)
 }
 
+/// Neither part can hold a line end.
+fn flight_name(scope: &str, key: &str) -> String {
+    format!("{scope}\n{key}")
+}
+
 /// Puts the mark into an object; anything else stays as it is.
 fn mark_replayed(body: &[u8]) -> Bytes {
     match body {
@@ -167,7 +173,7 @@ impl AppState {
         let Some(row) = self.key_record(call, Replay::Body(Vec::new())) else {
             return Ok(Claim::Fresh(Ticket(None)));
         };
-        let name = format!("{}\n{}", row.scope, row.key);
+        let name = flight_name(&row.scope, &row.key);
         let flight = loop {
             match self.flights().enter(&name, &row.fingerprint) {
                 Entered::First(flight) => break flight,
@@ -186,12 +192,33 @@ impl AppState {
         };
         let ticket = Ticket(Some(Held { app: self.clone(), name, row, flight, lingers: false }));
         let Some(held) = &ticket.0 else { return Ok(Claim::Fresh(ticket)) };
+        if !self.seen_keys().note(&held.name, now_ms()) {
+            return Ok(Claim::Fresh(ticket));
+        }
         let found = self.store().remembered(&held.row.scope, &held.row.key, now_ms()).await;
         match found.map_err(|error| ApiError::internal("looking up an idempotency key", error))? {
             None => Ok(Claim::Fresh(ticket)),
             Some(row) if row.fingerprint != held.row.fingerprint => Err(reused()),
             Some(row) => Ok(Claim::Done(self.replay(&row).await?)),
         }
+    }
+
+    /// Notes the keys of former processes; until then each key is looked up.
+    pub(crate) async fn learn_keys(&self) -> Result<(), ApiError> {
+        let mut after = (String::new(), String::new());
+        loop {
+            let page = self.store().remembered_keys(after, KEYS_AT_ONCE).await;
+            let page = page.map_err(|error| ApiError::internal("reading remembered keys", error))?;
+            for (scope, key) in &page {
+                self.seen_keys().note(&flight_name(scope, key), now_ms());
+            }
+            match page.into_iter().next_back() {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
+        self.seen_keys().complete();
+        Ok(())
     }
 
     pub(crate) async fn replay(&self, row: &IdempotencyRow) -> Result<Bytes, ApiError> {

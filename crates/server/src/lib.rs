@@ -20,7 +20,10 @@ pub mod keys;
 pub mod reconcile;
 mod routes;
 pub mod sandboxes;
+mod seen_keys;
 mod state;
+#[cfg(test)]
+mod test_rows;
 mod unbuilt;
 
 pub use auth::Caller;

@@ -71,6 +71,12 @@ impl Reconciler {
     /// Brings into memory what a former server left under way.
     async fn load(&mut self) {
         let app = &self.app;
+        let learner = app.clone();
+        app.tasks().spawn(async move {
+            if let Err(error) = learner.learn_keys().await {
+                report(&error);
+            }
+        });
         match app.store().unstopped().await {
             Ok(rows) => {
                 for row in rows {

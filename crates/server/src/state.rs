@@ -10,10 +10,13 @@ use runtime_store::{SqliteStore, Store, StoreError};
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
+use crate::auth::KnownCallers;
+use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
 use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
+use crate::seen_keys::SeenKeys;
 
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
@@ -25,6 +28,8 @@ struct Parts {
     org: OrgId,
     hash_key: hmac::Key,
     flights: Flights,
+    seen_keys: SeenKeys,
+    callers: KnownCallers,
     sandboxes: Sandboxes,
     /// Work that outlives the connection it came by.
     tasks: TaskTracker,
@@ -66,6 +71,8 @@ impl AppState {
             org,
             hash_key,
             flights: Flights::default(),
+            seen_keys: SeenKeys::new(now_ms()),
+            callers: KnownCallers::default(),
             sandboxes: Sandboxes::default(),
             tasks: TaskTracker::new(),
         })))
@@ -96,6 +103,14 @@ impl AppState {
 
     pub(crate) fn flights(&self) -> &Flights {
         &self.0.flights
+    }
+
+    pub(crate) fn seen_keys(&self) -> &SeenKeys {
+        &self.0.seen_keys
+    }
+
+    pub(crate) fn callers(&self) -> &KnownCallers {
+        &self.0.callers
     }
 
     pub(crate) fn sandboxes(&self) -> &Sandboxes {

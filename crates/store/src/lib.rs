@@ -27,6 +27,12 @@ pub enum StoreError {
     Corrupt { step: &'static str, column: &'static str, object: String },
     #[error("the migrations of the database failed")]
     Migrate(#[source] sqlx::migrate::MigrateError),
+    #[error("the change of a key is stored, but a running server could not be told by {path}")]
+    Epoch {
+        path: std::path::PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("the writer of the database has ended")]
     Closed,
     #[error("{step}: the disk did not take a batch of changes: {cause}")]
@@ -50,6 +56,8 @@ pub trait Store: Send + Sync + 'static {
     async fn insert_credential(&self, row: CredentialRow) -> Result<(), StoreError>;
     /// Only a credential that is not revoked.
     async fn credential_by_hash(&self, hash: [u8; 32]) -> Result<Option<CredentialRow>, StoreError>;
+    /// Another number after each change of a credential, by whichever process; `None` if this store cannot tell.
+    fn credential_epoch(&self) -> Option<u64>;
     async fn credentials(&self) -> Result<Vec<CredentialRow>, StoreError>;
     /// False if there is none of that id, or it was revoked before.
     async fn revoke_credential(&self, id: CredentialId, at_ms: i64) -> Result<bool, StoreError>;
@@ -63,6 +71,8 @@ pub trait Store: Send + Sync + 'static {
     async fn remember(&self, row: IdempotencyRow) -> Result<(), StoreError>;
     /// Joins the next batch; the caller waits for a place in it, not for the disk. The receiver tells when it is durable.
     async fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
+    /// Scopes and keys after the given ones, in order; at most `limit`.
+    async fn remembered_keys(&self, after: (String, String), limit: u32) -> Result<Vec<(String, String)>, StoreError>;
     /// Drops idempotency records past their time, and deleted answers older than `deleted_before_ms`.
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError>;
 

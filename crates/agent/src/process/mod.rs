@@ -72,10 +72,9 @@ pub(crate) fn now() -> u64 {
 }
 
 impl Proc {
-    /// As told to the host. `leftovers` is counted by the caller, since it costs a walk.
-    pub(crate) fn describe(&self, attached: bool, leftovers: u32) -> guest::Process {
+    /// As told to the host, from one look at its state. `leftovers` is counted by the caller, since it costs a walk.
+    pub(crate) fn describe(&self, state: State, attached: bool, leftovers: u32) -> guest::Process {
         const SIGKILL: i32 = 9;
-        let state = self.state.borrow().clone();
         let (stdin_open, stdin_offset) = self.stdin.state();
         let (output_bytes, first_offset) = self.output.extent();
         let (shown, exit_code, ended_at, duration_ms) = match state.phase {

@@ -216,16 +216,14 @@ pub(crate) async fn get(agent: &Arc<Agent>, id: &str) -> Answer {
 
 /// With the number of processes an ended leader left.
 async fn describe(proc: &Arc<Proc>, attached: bool) -> runtime_proto::guest::Process {
-    let ended = {
-        let state = proc.state.borrow();
-        state.tree && matches!(state.phase, Phase::Ended { .. })
-    };
-    let roots = if ended { proc.roots() } else { Vec::new() };
+    let state = proc.state.borrow().clone();
+    let left = state.tree && matches!(state.phase, Phase::Ended { .. });
+    let roots = if left { proc.roots() } else { Vec::new() };
     let leftovers = if roots.is_empty() {
         0
     } else {
-        let walk = move || roots.into_iter().map(|root| tree::below(root, &|_| false).len()).sum::<usize>();
+        let walk = move || roots.into_iter().map(|root| tree::living(root)).sum::<usize>();
         tokio::task::spawn_blocking(walk).await.unwrap_or(0) as u32
     };
-    proc.describe(attached, leftovers)
+    proc.describe(state, attached, leftovers)
 }

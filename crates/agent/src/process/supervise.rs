@@ -17,7 +17,7 @@ use super::{Phase, Proc, now};
 use crate::Agent;
 use crate::log::log;
 use crate::order::Reply;
-use crate::pool::Runner;
+use crate::pool::{Lost, Runner};
 use crate::tree;
 
 /// How long an unfinished character is held back for its rest.
@@ -58,7 +58,7 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
     });
 
     let reply = {
-        let next = runner.reply();
+        let next = runner.end();
         tokio::pin!(next);
         tokio::select! {
             // First: an end that came in time is not a timeout.
@@ -74,13 +74,14 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
     let mut empty = false;
     let mut lost_runner = false;
     let end = match reply {
-        Ok(Reply::Ended { end, empty: nothing_left }) => {
+        Ok((end, nothing_left)) => {
             empty = nothing_left;
             Some(End::from_number(end))
         }
-        Ok(_) | Err(_) => {
+        Err(Lost { end }) => {
             lost_runner = true;
-            adopted_end(&agent, &proc, &runner, mark).await
+            let adopted = adopted_end(&agent, &proc, &runner, mark, end.is_some()).await;
+            end.map(End::from_number).or(adopted)
         }
     };
     proc.state.send_modify(|state| {
@@ -105,9 +106,10 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
         finish(&agent, &proc, &mut readers, &hurry, Duration::ZERO).await;
         return;
     }
-    if proc.exec {
+    let doomed = proc.exec || proc.state.borrow().timed_out;
+    if doomed {
         if !empty {
-            // The runner kills what is left; output ends with it.
+            // The runner kills what is left of an exec, and whose time was up has been killed; output ends with it.
             match tokio::time::timeout(KILL_WAIT, runner.reply()).await {
                 Ok(Ok(Reply::Empty)) => empty = true,
                 Ok(_) => {
@@ -176,10 +178,13 @@ async fn finish(
 }
 
 /// The runner is gone. Its processes are ours now: the leader's true end is still to be had, in nearly every case.
-async fn adopted_end(agent: &Arc<Agent>, proc: &Arc<Proc>, runner: &Runner, mark: u64) -> Option<End> {
+async fn adopted_end(agent: &Arc<Agent>, proc: &Arc<Proc>, runner: &Runner, mark: u64, known: bool) -> Option<End> {
     log!("the runner of process {} was killed", proc.id);
     agent.reaper.runner_ended(runner.pid).await;
     proc.state.send_modify(|state| state.runner = None);
+    if known {
+        return None;
+    }
     let pid = proc.state.borrow().pid;
     let ended = agent.reaper.leader_ended(pid, mark);
     tokio::pin!(ended);

@@ -160,7 +160,7 @@ async fn started(runner: &mut Runner, order: &Order) -> Result<(), Refusal> {
                 Err(Refusal::NotFound(name))
             }
             Ok(Reply::Failed { errno, .. }) => Err(Refusal::Start { name, errno: Errno::from_raw_os_error(errno) }),
-            Ok(Reply::Ended { .. } | Reply::Empty) | Err(_) => Err(Refusal::Busy),
+            Ok(Reply::Ending { .. } | Reply::Ended { .. } | Reply::Empty) | Err(_) => Err(Refusal::Busy),
         };
     }
 }
@@ -168,7 +168,7 @@ async fn started(runner: &mut Runner, order: &Order) -> Result<(), Refusal> {
 /// Passes signals on until the command ends; kills it when the caller is gone. Says as well whether nothing is left.
 async fn until_end(socket: &mut UnixStream, runner: &mut Runner) -> (Option<i32>, bool) {
     let root = runner.pid;
-    let reply = runner.reply();
+    let reply = runner.end();
     tokio::pin!(reply);
     let mut waiting = true;
     loop {
@@ -177,8 +177,8 @@ async fn until_end(socket: &mut UnixStream, runner: &mut Runner) -> (Option<i32>
             biased;
             reply = &mut reply => {
                 return match reply {
-                    Ok(Reply::Ended { end, empty }) => (waiting.then_some(end), empty),
-                    _ => (None, false),
+                    Ok((end, empty)) => (waiting.then_some(end), empty),
+                    Err(lost) => (lost.end.filter(|_| waiting), false),
                 };
             }
             read = socket.read(&mut signals), if waiting => {

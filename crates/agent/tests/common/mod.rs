@@ -30,6 +30,7 @@ pub struct Guest {
 async fn attach(
     mut stdin: ChildStdin,
     mut stdout: ChildStdout,
+    limit: u64,
 ) -> (Opener, JoinHandle<(ChildStdin, ChildStdout)>, tokio::sync::oneshot::Sender<()>) {
     let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
     let hello = Hello {
@@ -38,7 +39,7 @@ async fn attach(
         protocol_max: 1,
         sandbox_id: "test".into(),
         generation: 1,
-        max_user_processes: 0,
+        max_user_processes: limit,
         epoch,
         ..Hello::default()
     };
@@ -61,14 +62,15 @@ async fn attach(
 
 impl Guest {
     pub async fn start() -> Self {
-        Self::start_as(tokio::process::Command::new(env!("CARGO_BIN_EXE_runtime-agent"))).await
+        Self::start_as(tokio::process::Command::new(env!("CARGO_BIN_EXE_runtime-agent")), 0).await
     }
 
-    pub async fn start_as(mut command: tokio::process::Command) -> Self {
+    /// With a limit on the user's processes; 0 = the agent's own.
+    pub async fn start_as(mut command: tokio::process::Command, limit: u64) -> Self {
         let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(false).spawn().expect("the agent starts");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the agent starts");
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (host, pump, hang_up) = attach(stdin, stdout).await;
+        let (host, pump, hang_up) = attach(stdin, stdout, limit).await;
         Self { host, child, pump, hang_up }
     }
 
@@ -76,7 +78,7 @@ impl Guest {
     pub async fn reattach(self) -> Self {
         let _ = self.hang_up.send(());
         let (stdin, stdout) = self.pump.await.unwrap();
-        let (host, pump, hang_up) = attach(stdin, stdout).await;
+        let (host, pump, hang_up) = attach(stdin, stdout, 0).await;
         Self { host, child: self.child, pump, hang_up }
     }
 

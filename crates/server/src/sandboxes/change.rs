@@ -139,3 +139,54 @@ fn refused(refusal: Refusal) -> ApiError {
     };
     ApiError::new(kind, format!("{refusal}."))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use runtime_model::Event;
+    use runtime_store::Operation;
+
+    use super::super::record::record;
+    use super::*;
+    use crate::test_rows::row;
+
+    proptest! {
+        /// Whatever happens in whatever order: a record is one that clients can read.
+        #[test]
+        fn every_life_gives_records_that_agree_with_themselves(
+            events in proptest::collection::vec(proptest::sample::select(&Event::ALL[..]), 0..40),
+            timeout in prop_oneof![Just(0_u32), 60_u32..86_400],
+            retention in proptest::option::of(1_u32..365),
+        ) {
+            let mut current = SandboxRow { timeout_seconds: timeout, retention_days: retention, ..row() };
+            for event in events {
+                let before = current.state;
+                match apply(&current, event) {
+                    Ok(Some(next)) => current = next,
+                    Ok(None) => {}
+                    Err(_) => prop_assert_eq!(current.state, before),
+                }
+                let shown = record(&current);
+                let running = current.state == State::Running;
+                prop_assert_eq!(shown.ends_at.is_some(), running && timeout > 0);
+                prop_assert_eq!(shown.ended_at.is_some(), current.state == State::Stopped);
+                prop_assert!(!running || (shown.ready_at.is_some() && shown.stop_reason.is_none()));
+                prop_assert!(shown.expires_at.is_some());
+                prop_assert!(!running || current.operation.is_none());
+                prop_assert_eq!(&shown.on_lease_end, &shown.on_timeout);
+                prop_assert!(current.holds_name() || current.state == State::Stopped);
+                let json = serde_json::to_value(&shown).unwrap();
+                prop_assert!(json.as_object().unwrap().contains_key("endsAt"));
+                prop_assert!(!json.to_string().contains("hunter2"));
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_ends_with_its_state() {
+        let starting = SandboxRow { operation: Some(Operation::StartNew), ..row() };
+        let running = apply(&starting, Event::Booted).unwrap().unwrap();
+        assert_eq!((running.state, running.operation), (State::Running, None));
+        assert_eq!(apply(&running, Event::Wake).unwrap_err().kind(), Kind::NotPaused);
+    }
+}

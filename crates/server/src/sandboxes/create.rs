@@ -62,9 +62,10 @@ impl Wanted {
     fn read(app: &AppState, call: &Call) -> Result<Self, ApiError> {
         let facts = app.node().facts();
         let mut fields = call.fields()?;
+        let named = fields.has("name");
         let name = fields.opt("name", rules::name);
         let get_or_create = fields.opt("getOrCreate", boolean).unwrap_or_default();
-        if get_or_create && name.is_none() && !fields.has("name") {
+        if get_or_create && !named {
             fields.wrong("getOrCreate", "needs a name");
         }
         let labels = fields.opt("labels", rules::labels).unwrap_or_default();

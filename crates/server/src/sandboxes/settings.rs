@@ -141,12 +141,8 @@ async fn retention(Extract(app): Extract<AppState>, Path(id): Path<String>, call
     app.answer_once(call, |app, call| async move {
         call.no_query()?;
         let mut fields = call.fields()?;
-        let days = fields.nullable("days", int(1..=365_u32));
-        if days.is_none() {
-            fields.wrong("days", "is required");
-        }
+        let days = fields.need_nullable("days", int(1..=365_u32));
         fields.finish()?;
-        let days = days.flatten();
         let live = app.reach(&call.caller, &id).await?;
         live.touch();
         let step = |row: &SandboxRow| Ok(Step::save(SandboxRow { retention_days: days, ..row.clone() }));

@@ -100,6 +100,22 @@ async fn requests_with_one_key_at_once_are_one_request() {
 }
 
 #[tokio::test]
+async fn keys_are_remembered_over_a_kill() {
+    let stack = Stack::start().await;
+    let made = stack.sandbox(json!({"timeoutSeconds": 600})).await;
+    let path = format!("/v1/sandboxes/{}:extend", made["id"].as_str().unwrap());
+    let first = stack.keyed("POST", &path, "e", json!({"seconds": 100})).await.ok();
+    let stack = stack.killed_and_started().await;
+    // Before and after the server has read its keys.
+    for _ in 0..3 {
+        let again = stack.keyed("POST", &path, "e", json!({"seconds": 100})).await.ok();
+        assert_eq!((&again["endsAt"], &again["replayed"]), (&first["endsAt"], &json!(true)));
+    }
+    stack.keyed("POST", &path, "e", json!({"seconds": 101})).await.refused(422, "idempotency_key_reused");
+    stack.stop().await;
+}
+
+#[tokio::test]
 async fn a_client_that_hangs_up_stops_nothing() {
     let stack = Stack::start().await;
     stack.node.hold_starts(true);

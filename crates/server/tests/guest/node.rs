@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
-/// Built once per test process; a build that is fresh costs nothing.
-fn agent_binary() -> &'static PathBuf {
+/// Built once per test process; a build that is fresh costs nothing. Blocks as long as another build does.
+pub(crate) fn agent_binary() -> &'static PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let built = std::process::Command::new(env!("CARGO"))

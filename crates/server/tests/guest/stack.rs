@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::node::LocalNode;
+use crate::node::{LocalNode, agent_binary};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -74,6 +74,8 @@ impl Stack {
     }
 
     pub(crate) async fn with(create: Value) -> Self {
+        // First, so that no request waits for a build.
+        tokio::task::spawn_blocking(agent_binary).await.expect("an agent");
         let dir = tempfile::tempdir().expect("a directory");
         // Files are reached as the sandbox user.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);

@@ -5,6 +5,7 @@
 //! savepoint, so that one that is refused takes nothing of the others with it.
 
 mod change;
+mod epoch;
 mod read;
 mod writer;
 
@@ -18,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::{CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, Store, StoreError};
 use change::{Applied, Change};
+use epoch::Epoch;
 use writer::Writer;
 
 const READERS: u32 = 4;
@@ -27,6 +29,7 @@ const BUSY: Duration = Duration::from_secs(10);
 pub struct SqliteStore {
     readers: SqlitePool,
     writer: Writer,
+    epoch: Epoch,
 }
 
 impl SqliteStore {
@@ -52,7 +55,7 @@ impl SqliteStore {
             .connect_with(options.pragma("query_only", "on"))
             .await
             .map_err(open)?;
-        Ok(Self { readers, writer: Writer::start(connection) })
+        Ok(Self { readers, writer: Writer::start(connection), epoch: Epoch::beside(path) })
     }
 
     /// Finishes what is waiting and closes the file.
@@ -80,7 +83,12 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn insert_credential(&self, row: CredentialRow) -> Result<(), StoreError> {
-        self.flag(Change::InsertCredential(row)).await.map(drop)
+        self.flag(Change::InsertCredential(row)).await?;
+        self.epoch.raise()
+    }
+
+    fn credential_epoch(&self) -> Option<u64> {
+        self.epoch.read()
     }
 
     async fn credential_by_hash(&self, hash: [u8; 32]) -> Result<Option<CredentialRow>, StoreError> {
@@ -92,7 +100,9 @@ impl Store for SqliteStore {
     }
 
     async fn revoke_credential(&self, id: CredentialId, at_ms: i64) -> Result<bool, StoreError> {
-        self.flag(Change::RevokeCredential(id, at_ms)).await
+        let revoked = self.flag(Change::RevokeCredential(id, at_ms)).await?;
+        self.epoch.raise()?;
+        Ok(revoked)
     }
 
     async fn hash_key(&self) -> Result<[u8; 32], StoreError> {
@@ -117,6 +127,10 @@ impl Store for SqliteStore {
 
     async fn remember_later(&self, row: IdempotencyRow) -> oneshot::Receiver<Result<(), StoreError>> {
         self.writer.apply_later(Change::Remember(row)).await
+    }
+
+    async fn remembered_keys(&self, after: (String, String), limit: u32) -> Result<Vec<(String, String)>, StoreError> {
+        read::remembered_keys(&self.readers, after, limit).await
     }
 
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError> {

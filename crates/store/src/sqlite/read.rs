@@ -138,6 +138,20 @@ pub(super) async fn remembered(
     row.map(|row| idempotency_from(step, &row)).transpose()
 }
 
+pub(super) async fn remembered_keys(
+    db: &SqlitePool,
+    after: (String, String),
+    limit: u32,
+) -> Result<Vec<(String, String)>, StoreError> {
+    sqlx::query_as("select scope, key from idempotency where (scope, key) > ($1, $2) order by scope, key limit $3")
+        .bind(after.0)
+        .bind(after.1)
+        .bind(i64::from(limit))
+        .fetch_all(db)
+        .await
+        .map_err(at("reading remembered keys"))
+}
+
 fn sandbox_from(step: &'static str, row: &SqliteRow) -> Result<SandboxRow, StoreError> {
     let c = Columns { row, step };
     Ok(SandboxRow {

@@ -1,0 +1,165 @@
+//! The contract by the public Python client, unmodified: each check of `client/*.py` is a test of its own, with a Python
+//! and a server of its own. A check that is written and not listed here is a failure, not a gap.
+
+use std::path::{Path, PathBuf};
+
+/// A test for each check; the name of the test is that of the check.
+macro_rules! checks {
+    ($($file:ident: $($name:ident)+;)+) => {
+        $(mod $file {
+            $(#[test]
+            fn $name() {
+                super::run(stringify!($file), stringify!($name));
+            })+
+        })+
+
+        const LISTED: &[(&str, &[&str])] = &[$((stringify!($file), &[$(stringify!($name)),+])),+];
+    };
+}
+
+checks! {
+    account:
+        making_a_runtime_calls_nothing
+        me_tells_who_the_key_is
+        limits_are_told
+        request_reaches_any_route
+        a_runtime_closes_with_its_block
+        no_key_and_wrong_keys_are_refused_before_anything_else
+        health_and_the_document_need_no_key
+        unknown_routes_verbs_and_methods_are_told_apart
+        every_answer_has_its_own_request_id
+        an_empty_body_is_an_empty_object
+        what_is_not_built_says_so;
+    lifecycle:
+        create_waits_until_it_runs
+        create_without_waiting_is_starting_and_comes_up
+        a_command_to_one_that_is_starting_waits_for_it
+        create_takes_every_field
+        every_wrong_field_of_a_create_is_named
+        get_connect_and_refresh_read_the_same
+        the_module_level_shortcuts_work
+        delete_ends_everything_at_once_and_again
+        delete_works_in_every_state
+        list_is_oldest_first_and_pages
+        list_filters_by_name_labels_and_state
+        stop_all_and_delete_all_take_what_matches
+        wait_for_answers_at_the_state_or_at_the_limit
+        stop_keeps_the_disk_and_restart_brings_it_back
+        stop_without_waiting_ends_stopped
+        names_are_unique_while_held
+        get_or_create_finds_restarts_or_makes
+        two_hundred_callers_racing_on_a_new_name_get_one_sandbox
+        fifty_callers_racing_without_get_or_create_make_one
+        update_changes_only_what_is_given
+        a_running_command_keeps_the_environment_it_started_with
+        a_time_limit_stops_the_sandbox_and_keeps_its_disk
+        a_block_deletes_what_it_created_and_stops_what_it_found
+        extend_changes_nothing_without_a_time_limit
+        extend_moves_the_end
+        retention_is_kept
+        keep_alive_of_one_without_a_limit_asks_for_nothing
+        twenty_sandboxes_at_once_all_come_up;
+    commands:
+        a_shell_command_and_its_result
+        an_argv_sees_no_shell
+        the_place_a_command_runs_in
+        root_and_sudo
+        stdin_is_given_and_closed
+        large_commands_and_environments_fit
+        every_wrong_field_of_an_exec_is_named
+        signals_are_negative_codes
+        a_timeout_is_a_result_and_takes_the_tree
+        what_a_command_started_dies_with_it
+        an_early_exit_does_not_wait_for_a_held_pipe
+        output_is_cut_at_the_limit_and_says_so
+        bytes_that_are_no_text_become_replacement_characters
+        check_raises_with_what_happened
+        callbacks_get_the_output_as_it_comes
+        a_long_timeout_streams_and_gives_the_same_result
+        exec_stream_gives_events_in_order
+        stream_offsets_count_bytes_whatever_they_are
+        a_stream_that_is_left_does_not_hold_the_command
+        a_hundred_execs_at_once_keep_their_outputs_apart
+        exec_reads_and_writes_across_calls
+        many_lines_from_both_outputs_lose_nothing;
+    processes:
+        spawn_answers_at_once_and_the_process_lives_on
+        spawn_takes_every_field
+        processes_are_listed_with_those_that_ended
+        output_follows_and_begins_where_asked
+        output_is_polled_with_a_cursor
+        a_process_keeps_the_last_mebibyte_and_says_what_is_lost
+        a_follower_that_reads_loses_nothing
+        wait_gives_both_outputs
+        input_is_written_counted_and_closed
+        a_resent_write_is_not_written_twice
+        a_writer_to_one_who_does_not_read_is_told_how_much_went_in
+        signals_reach_the_whole_tree
+        a_process_ends_with_its_leader_whoever_holds_its_output
+        processes_outlive_the_connection_and_end_with_the_sandbox
+        base64_output_is_exact;
+    files:
+        what_is_written_is_read
+        content_carries_its_length_and_digest
+        one_mebibyte_fits_and_one_byte_more_does_not
+        modes_are_set_and_kept
+        stat_tells_everything_and_missing_is_no_error
+        list_shows_one_level_and_more_when_asked
+        glob_matches_the_relative_path
+        links_are_listed_and_not_followed
+        a_directory_of_many_files_is_listed_up_to_the_limit
+        mkdir_makes_parents_and_is_content_with_what_is_there
+        remove_says_whether_there_was_something
+        rename_moves_and_replaces_only_when_told
+        refusals_name_the_path
+        special_files_do_not_hang_or_fill_the_server
+        a_write_is_whole_or_not_at_all
+        eight_readers_and_writers_at_once
+        a_home_full_of_links_cannot_lead_a_write_out_of_what_the_user_may;
+    idempotency:
+        a_repeated_create_answers_the_same_sandbox
+        another_request_under_the_same_key_is_refused
+        a_repeated_exec_runs_once
+        a_repeated_stream_is_told_again_and_runs_once
+        a_resend_while_it_runs_attaches
+        thirty_creates_racing_under_one_key_make_one
+        refusals_are_not_remembered_when_they_may_pass
+        every_kind_of_change_is_replayed
+        keys_are_known_after_the_server_was_killed
+        a_client_rides_through_a_crash_of_the_server
+        a_stream_rides_through_a_crash_of_the_server
+        a_process_and_its_output_survive_a_crash_of_the_server;
+    asynchronous:
+        every_call_ends
+        lifecycle_and_lists
+        commands
+        processes;
+    adapter_e2b:
+        create_run_write_read_kill
+        what_its_users_do_next;
+}
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("client")
+}
+
+fn run(file: &str, name: &str) {
+    runtime_test_kit::client::check(&dir(), file, name);
+}
+
+#[test]
+fn every_check_that_is_written_is_run() {
+    for entry in std::fs::read_dir(dir()).expect("the checks") {
+        let path = entry.expect("a file of checks").path();
+        let Some(file) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".py")) else { continue };
+        let text = std::fs::read_to_string(&path).expect("a file of checks");
+        let written: Vec<&str> = text
+            .split("\n@check\ndef ")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('('))
+            .map(|(name, _)| name)
+            .collect();
+        let listed = LISTED.iter().find(|(known, _)| *known == file).map_or(&[][..], |(_, names)| names);
+        assert_eq!(written, listed, "{file}.py and the list in this file differ");
+    }
+}
