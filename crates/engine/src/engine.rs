@@ -21,7 +21,7 @@ use crate::link::AskError;
 use crate::prepare::{CGROUP_PARENT, PreparedHost};
 
 /// Processes (and threads) that the users of a sandbox may have.
-pub const DEFAULT_USER_PROCESSES: u64 = 4096;
+pub const DEFAULT_USER_PROCESSES: u64 = 1024;
 /// A task that ended while it was told something is followed by another; not for ever.
 const TELL_ATTEMPTS: usize = 3;
 /// Disks kept ready, so that a create does not wait for the file system's transaction.

@@ -1,9 +1,9 @@
 //! What is done when a sandbox is out of memory: its largest process ends, the sandbox goes on.
 //!
 //! The kernel has stopped everything in the sandbox's group, its agent too. So the limit is raised a little, the agent is
-//! asked to end the largest process, and the limit goes back once the memory is free again. What allocates on
-//! meanwhile runs into the raised limit, and the next round raises it further; a sandbox that does not get below
-//! its limit in all rounds cannot be helped.
+//! asked to end the largest process, and the next, until the limit can go back. What allocates on meanwhile runs into the
+//! raised limit, and is given a little more, up to a point; a sandbox that does not get below its limit then cannot be
+//! helped.
 
 use std::time::Duration;
 
@@ -15,18 +15,24 @@ use tokio::time::Instant;
 use crate::link::Asker;
 
 const RAISE: u64 = 80 << 20;
-const ROUNDS: u64 = 8;
-/// For the agent's answer, and then for the memory to come back.
+/// How far above its limit a sandbox may get while it is being relieved.
+const MOST: u64 = 8 * RAISE;
+/// A bomb of many small processes takes many to end.
+const MAX_KILLS: usize = 512;
+const MAX_SILENCES: usize = 4;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-const RETURN_LIMIT: Duration = Duration::from_secs(3);
+/// For the memory of one process to come back, before the next one is ended.
+const RETURN_LIMIT: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(10);
+/// So close to the raised limit, the sandbox stands still again.
+const CLOSE: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShortageError {
     #[error("its memory limit cannot be moved")]
     Group(#[from] CgroupError),
-    #[error("its memory did not come back in {ROUNDS} rounds; the last thing its agent said: {0}")]
-    Hopeless(String),
+    #[error("its memory did not come back after {killed} processes were ended; its agent said last: {said}")]
+    Hopeless { killed: usize, said: String },
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,18 +44,26 @@ pub(crate) struct Relief {
 /// Returns once the sandbox is back below `limit`.
 pub(crate) async fn relieve(group: &Group, limit: u64, asker: &Asker) -> Result<Relief, ShortageError> {
     let mut relief = Relief::default();
+    let (mut raised, mut silences) = (RAISE, 0);
     let mut said = String::from("nothing");
-    for round in 1..=ROUNDS {
-        group.set_memory_limit(limit.saturating_add(RAISE * round))?;
+    group.set_memory_limit(limit.saturating_add(raised))?;
+    while relief.killed.len() < MAX_KILLS && silences < MAX_SILENCES {
         match kill_largest(asker).await {
             Ok(name) => relief.killed.push(name),
-            Err(text) => said = text,
+            Err(text) => {
+                said = text;
+                silences += 1;
+            }
         }
         if back_to(group, limit).await {
             return Ok(relief);
         }
+        if group.memory_usage()? + CLOSE > limit.saturating_add(raised) && raised < MOST {
+            raised += RAISE;
+            group.set_memory_limit(limit.saturating_add(raised))?;
+        }
     }
-    Err(ShortageError::Hopeless(said))
+    Err(ShortageError::Hopeless { killed: relief.killed.len(), said })
 }
 
 async fn kill_largest(asker: &Asker) -> Result<String, String> {

@@ -104,7 +104,7 @@ const BOMB: &str = r#"cat > /tmp/bomb.py <<EOT
 import os, time
 n = 0
 try:
-    while n < 600:
+    while n < 500:
         if os.fork() == 0:
             time.sleep(1000)
         n += 1
@@ -119,9 +119,9 @@ async fn a_fork_bomb_is_bounded_and_the_sandbox_lives() {
     let host = Host::new();
     let engine = host.open().await;
     for user in [User::Sandbox, User::Root] {
-        let id = create_with(&engine, Shape { memory_mib: 2048, ..small() }).await;
+        let id = create_with(&engine, Shape { memory_mib: 3072, ..small() }).await;
         let began = std::time::Instant::now();
-        let done = exec_for(&engine, id, user, 20_000, BOMB).await.unwrap();
+        let done = exec_for(&engine, id, user, 40_000, BOMB).await.unwrap();
         println!("{user:?} bomb: {} after {:?}", text(&done), began.elapsed());
         if user == User::Sandbox {
             assert!(text(&done).contains("Resource temporarily unavailable"), "{}", text(&done));
