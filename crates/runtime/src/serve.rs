@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use runtime_cli::{Listen, ServeArgs};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
 use runtime_engine::{Engine, EngineConfig};
-use runtime_server::{AppState, Config, Guards, reconcile};
+use runtime_server::{AppState, Config, reconcile};
 use runtime_service::logs::{self, LogOptions};
 use runtime_service::signals::Signals;
 use tokio::net::TcpListener;
@@ -63,9 +63,7 @@ impl Served {
 
         let listener = bind(&args.listen).await?;
         let address = listener.local_addr().context("the listening address")?;
-        let guards = (!address.ip().is_loopback()).then(Guards::default);
-        let config = Config { guards, ..Config::default() };
-        let app = AppState::open(&data_dir, engine.clone(), config).await?;
+        let app = AppState::open(&data_dir, engine.clone(), Config::for_listener(address)).await?;
 
         let stop = CancellationToken::new();
         let reconciler = reconcile::start(app.clone(), stop.child_token());
