@@ -152,13 +152,33 @@ fn cgroups_carrying(words: &[String]) -> Vec<PathBuf> {
 
 fn cgroups(wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    walk(Path::new("/sys/fs/cgroup"), 7, &mut |path| {
-        if wanted(path) {
-            found.push(path.to_path_buf());
-        }
-    });
+    for parent in cgroup_parents() {
+        walk(&parent, 4, &mut |path| {
+            if wanted(path) {
+                found.push(path.to_path_buf());
+            }
+        });
+    }
     found.sort();
     found
+}
+
+/// Where the product's groups are: one tree, or one for each controller; from its root or from our own group.
+fn cgroup_parents() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let mut trees = vec![root.to_path_buf()];
+    trees.extend(fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()));
+    let ours = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let ours: Vec<&str> = ours.lines().filter_map(|line| line.rsplit(':').next()).collect();
+    let mut parents: Vec<PathBuf> = trees
+        .iter()
+        .flat_map(|tree| ours.iter().map(|group| tree.join(group.trim_start_matches('/')).join("runtime")))
+        .chain(trees.iter().map(|tree| tree.join("runtime")))
+        .filter(|path| path.is_dir())
+        .collect();
+    parents.sort();
+    parents.dedup();
+    parents
 }
 
 fn begins(path: &Path, prefix: &str) -> bool {
