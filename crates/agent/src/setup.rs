@@ -26,6 +26,9 @@ pub(crate) fn prepare() {
     if !getpid().is_init() {
         return;
     }
+    if let Err(error) = runtime_host::forward::disregard_signals() {
+        log!("taking the signals over failed: {error}");
+    }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = rustix::process::chdir("/");
     if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(RUN_DIR) {

@@ -90,3 +90,70 @@ pub fn die_of(signal: i32) {
         libc::raise(signal);
     }
 }
+
+/// Signals that end or stop a process and that nobody may send to a first process with effect. Linux protects the first
+/// process of a namespace by itself; gVisor does not.
+const DISREGARDED: [libc::c_int; 24] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGUSR1,
+    libc::SIGSEGV,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGSTKFLT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSYS,
+];
+
+extern "C" fn disregard(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel hands a valid siginfo; signal() is allowed in a handler.
+    unsafe {
+        // Positive: the kernel says that we did something wrong. It happens again at the return, with its true effect.
+        if (*info).si_code > 0 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+}
+
+/// From now on a signal that somebody sends does nothing to this process, but SIGKILL and SIGSTOP. A handler and not
+/// "ignore", which programs started later would inherit.
+pub fn disregard_signals() -> io::Result<()> {
+    for signal in DISREGARDED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
+        // SAFETY: plain data, zero is valid; the handler only makes calls that are allowed in one.
+        unsafe {
+            let mut new: libc::sigaction = std::mem::zeroed();
+            new.sa_sigaction = disregard as *const () as usize;
+            new.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
+            if libc::sigaction(signal, &raw const new, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    // The C library keeps the two below SIGRTMIN to itself and refuses to name them; it takes them over when it needs
+    // them, also in a program that inherited "ignore". The kernel's own layout: handler, flags, restorer, mask.
+    let ignore: [usize; 4] = [libc::SIG_IGN, 0, 0, 0];
+    for signal in 32..libc::SIGRTMIN() {
+        // SAFETY: the kernel reads one sigaction of its own layout from a live array and writes nothing back.
+        let done =
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, ignore.as_ptr(), std::ptr::null_mut::<u8>(), 8) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
