@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Ends the tasks and waits for them. The sandboxes go on.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.actors.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.tasks.close();
         self.tasks.wait().await;
