@@ -259,16 +259,11 @@ fn doctor_tells_line_by_line_and_by_its_exit_code() {
     assert_eq!(run.status.code(), Some(0), "{text}{}", err(&run));
     let json = stack.command().args(["doctor", "--json", "--data-dir"]).arg(stack.dir()).output().expect("runtime");
     let _: Value = serde_json::from_slice(&json.stdout).unwrap_or_else(|error| panic!("{error}: {}", out(&json)));
-    // A host without runsc: a problem with its fix, and a failure.
-    let poor = stack
-        .command()
-        .args(["doctor", "--data-dir"])
-        .arg(stack.dir())
-        .env("PATH", "/nonexistent")
-        .output()
-        .expect("runtime");
-    assert_ne!(poor.status.code(), Some(0), "{}", out(&poor));
-    assert!(out(&poor).contains("setup"), "no fix is named:\n{}", out(&poor));
+    // A directory that was never set up: a problem with its fix, and a failure.
+    let bare = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let poor = stack.command().args(["doctor", "--data-dir"]).arg(bare.path()).output().expect("runtime");
+    assert_eq!(poor.status.code(), Some(1), "{}{}", out(&poor), err(&poor));
+    assert!(out(&poor).contains("runtime setup --data-dir"), "no fix is named:\n{}", out(&poor));
 }
 
 #[test]

@@ -145,7 +145,14 @@ fn processes_are_limited_and_the_rest_goes_on() {
         let count: u64 = ran.out.lines().last().and_then(|line| line.parse().ok()).expect("a count");
         assert!((100..20000).contains(&count), "{user}: {count} processes");
         assert!(ran.out.starts_with("11\n"), "{user}: a refusal of EAGAIN: {}", ran.out);
-        assert_eq!(machine.output("echo alive"), "alive\n");
+        let next = machine.api.post(&machine.path(":exec"), &json!({"command": "echo alive"}));
+        assert_eq!(
+            next.status,
+            200,
+            "{user}, after {count} processes: {}; the sandbox: {}",
+            next.text(),
+            machine.info()
+        );
     }
 }
 
