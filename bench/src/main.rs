@@ -20,6 +20,9 @@ struct Options {
     /// Where the server listens.
     #[arg(long, env = "RUNTIME_API_URL", default_value = "http://127.0.0.1:8787")]
     url: String,
+    /// The key to use; without it, the owner key in the data directory.
+    #[arg(long, env = "RUNTIME_API_KEY", hide_env_values = true)]
+    key: Option<String>,
     /// The server's data directory: its owner key and base image are used.
     #[arg(long, default_value = "/var/lib/runtime")]
     data_dir: PathBuf,
@@ -33,9 +36,9 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let key = match std::env::var("RUNTIME_API_KEY") {
-        Ok(key) => key,
-        Err(_) => std::fs::read_to_string(options.data_dir.join("owner.key"))
+    let key = match options.key {
+        Some(key) => key,
+        None => std::fs::read_to_string(options.data_dir.join("owner.key"))
             .with_context(|| format!("read the owner key in {}", options.data_dir.display()))?,
     };
     let api = api::Api::new(&options.url, key.trim())?;
