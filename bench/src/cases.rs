@@ -1,5 +1,6 @@
 //! What is measured. Each case names the product first, then what it is held against.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Connection};
 use crate::raw::{Raw, host_exec};
+use crate::records::Records;
 use crate::stats::{Report, Samples};
 
 type Case = fn(&Api, &Raw, usize, &mut Report) -> Result<()>;
@@ -167,17 +169,31 @@ fn creates_at_once(api: &Api, raw: &Raw, _samples: usize, report: &mut Report) -
     Ok(())
 }
 
-/// As many sandboxes as the server has on record: run it against a server with 10 and one with 10,000
-/// (`cargo xtask bench` makes both).
-fn list(api: &Api, _raw: &Raw, samples: usize, report: &mut Report) -> Result<()> {
+/// With ten sandboxes on record and with ten thousand: stopped ones, since only the list is measured.
+fn list(api: &Api, raw: &Raw, samples: usize, report: &mut Report) -> Result<()> {
     let mut connection = api.connect()?;
-    let mut first = Samples::default();
+    let id = create(&mut connection)?;
+    connection.call("POST", &format!("/v1/sandboxes/{id}:stop"), Some(&json!({})))?;
+    while connection.call("GET", &format!("/v1/sandboxes/{id}?waitFor=stopped&timeoutSeconds=60"), None)?["state"]
+        != "stopped"
+    {}
+    let (few, _) = listed(&mut connection, raw.data_dir(), 9, samples)?;
+    let (many, every) = listed(&mut connection, raw.data_dir(), 9_999, samples)?;
+    delete(&mut connection, &id)?;
+    report.case("list, first page of 100", vec![("10,000 on record", many), ("10 on record", few)]);
+    report.case("list, every page", vec![("10,000 on record", every)]);
+    Ok(())
+}
+
+/// First pages, and one walk over all, with so many more on record.
+fn listed(connection: &mut Connection<'_>, data_dir: &Path, more: usize, samples: usize) -> Result<(Samples, Samples)> {
+    let records = Records::add(data_dir, more)?;
+    let (mut first, mut all) = (Samples::default(), Samples::default());
     for _ in 0..samples {
         let start = Instant::now();
         connection.call("GET", "/v1/sandboxes?limit=100", None)?;
         first.push(start.elapsed());
     }
-    let mut all = Samples::default();
     let (start, mut count, mut cursor) = (Instant::now(), 0, String::new());
     loop {
         let page = connection.call("GET", &format!("/v1/sandboxes?limit=100{cursor}"), None)?;
@@ -188,6 +204,7 @@ fn list(api: &Api, _raw: &Raw, samples: usize, report: &mut Report) -> Result<()
         }
     }
     all.push(start.elapsed());
-    report.case(&format!("list, {count} on record"), vec![("first page of 100", first), ("every page", all)]);
-    Ok(())
+    records.remove()?;
+    ensure!(count > more, "{count} were listed of more than {more}");
+    Ok((first, all))
 }

@@ -7,6 +7,7 @@
 mod api;
 mod cases;
 mod raw;
+mod records;
 mod stats;
 
 use std::path::PathBuf;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 pub struct Raw {
+    data_dir: PathBuf,
     dir: PathBuf,
     base: PathBuf,
     next: std::cell::Cell<u32>,
@@ -32,7 +33,11 @@ impl Raw {
             .with_context(|| format!("no base image in {}", bases.display()))?;
         let dir = data_dir.join("pool").join(format!("bench-{}", std::process::id()));
         fs::create_dir_all(&dir)?;
-        Ok(Self { dir, base, next: std::cell::Cell::new(0) })
+        Ok(Self { data_dir: data_dir.to_owned(), dir, base, next: std::cell::Cell::new(0) })
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     fn runsc(&self) -> Command {
