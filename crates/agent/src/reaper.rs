@@ -6,11 +6,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use runtime_host::reap::{End, Reaped, reap_any};
+use runtime_host::reap::{End, Reaped, reap_any, stopped_child};
 use tokio::sync::oneshot;
 
 use crate::tree;
 
+const SIGCONT: i32 = 18;
 /// Ends that nobody asked about yet.
 const REMEMBERED: usize = 4096;
 
@@ -67,6 +68,12 @@ impl Reaper {
                 if inner.ended.len() > REMEMBERED {
                     inner.ended.pop_front();
                 }
+            }
+        }
+        // A guest that stops everything stops what runs its commands, too.
+        while let Some(pid) = stopped_child() {
+            if inner.runners.contains(&pid) {
+                tree::signal(pid, SIGCONT);
             }
         }
         lost_runner

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::log;
 use crate::process::requests;
-use crate::{Agent, files, identity, memory, shutdown};
+use crate::{Agent, files, identity, memory, setup, shutdown};
 
 /// Streams the host may have open: a process, its reader and a write for each, and as many file requests.
 const MAX_STREAMS: usize = 4096;
@@ -100,7 +100,12 @@ async fn answer(agent: Arc<Agent>, opened: Opened) {
     let told = match handle(&agent, first, &mut stream).await {
         Ok(Some(last)) => tell(&stream, last).await,
         Ok(None) => Ok(()),
-        Err(Failure::Told(error)) => tell(&stream, Tell::Error(error)).await,
+        Err(Failure::Told(error)) => {
+            if matches!(error.code(), ErrorCode::Busy | ErrorCode::Internal) && rustix::process::getpid().is_init() {
+                setup::restore_limits();
+            }
+            tell(&stream, Tell::Error(error)).await
+        }
         Err(Failure::Gone) => return,
     };
     if told.is_ok() && stream.finish().await.is_ok() {

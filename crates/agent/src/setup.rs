@@ -18,6 +18,16 @@ pub(crate) fn user_space_kernel() -> bool {
     uname.release().to_bytes() == b"4.4.0" && uname.version().to_bytes() == b"#1 SMP Sun Jan 10 15:06:54 PST 2016"
 }
 
+/// Takes back the limits that a guest with root may have put on us; a command that could do so runs without the
+/// capability that raising them needs.
+pub(crate) fn restore_limits() {
+    for resource in [Resource::Nproc, Resource::Fsize, Resource::As, Resource::Data, Resource::Stack, Resource::Memlock]
+    {
+        let _ = setrlimit(resource, Rlimit { current: None, maximum: None });
+    }
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(WANTED_FILES), maximum: Some(WANTED_FILES) });
+}
+
 /// None of this can fail the start: what is missing shows where it is needed.
 pub(crate) fn prepare() {
     let limit = getrlimit(Resource::Nofile);

@@ -166,7 +166,10 @@ async fn signals_reach_the_whole_tree_and_leftovers() {
     guest.signal(&process.id, 9).await;
     let end = guest.until(&process.id, |process| process.exit_code.is_some()).await;
     assert_eq!((end.state, end.exit_code), (ProcessState::Killed as i32, Some(-9)));
-    assert_eq!(processes_with(&mark), Vec::<i32>::new());
+    // Killed is not yet collected: the leader's end is told first.
+    while !processes_with(&mark).is_empty() {
+        tokio::task::yield_now().await;
+    }
 
     // A leader that ends leaves what it started; the process has ended, and what it left can still be ended.
     let begin = std::time::Instant::now();

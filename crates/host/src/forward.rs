@@ -91,34 +91,9 @@ pub fn die_of(signal: i32) {
     }
 }
 
-/// Signals that end or stop a process and that nobody may send to a first process with effect. Linux protects the first
-/// process of a namespace by itself; gVisor does not.
-const DISREGARDED: [libc::c_int; 24] = [
-    libc::SIGHUP,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGABRT,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGUSR1,
-    libc::SIGSEGV,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGTERM,
-    libc::SIGSTKFLT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-    libc::SIGXCPU,
-    libc::SIGXFSZ,
-    libc::SIGVTALRM,
-    libc::SIGPROF,
-    libc::SIGIO,
-    libc::SIGPWR,
-    libc::SIGSYS,
-];
+/// What the kernel sends for a mistake of ours, and what somebody may send as well: these need a handler.
+const FAULTS: [libc::c_int; 7] =
+    [libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGSYS];
 
 extern "C" fn disregard(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel hands a valid siginfo; signal() is allowed in a handler.
@@ -130,10 +105,13 @@ extern "C" fn disregard(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
     }
 }
 
-/// From now on a signal that somebody sends does nothing to this process, but SIGKILL and SIGSTOP. A handler and not
-/// "ignore", which programs started later would inherit.
+/// From now on a signal that somebody sends does nothing to this process, but SIGKILL and SIGSTOP; for a first process,
+/// which Linux protects by itself and gVisor does not. Call it before there are other threads. SIGCHLD is left alone.
+///
+/// Blocked and not handled: a burst of handled realtime signals ends gVisor's kernel. Blocked and not ignored: programs
+/// started later would inherit that, and `spawn` unblocks.
 pub fn disregard_signals() -> io::Result<()> {
-    for signal in DISREGARDED.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
+    for signal in FAULTS {
         // SAFETY: plain data, zero is valid; the handler only makes calls that are allowed in one.
         unsafe {
             let mut new: libc::sigaction = std::mem::zeroed();
@@ -144,16 +122,14 @@ pub fn disregard_signals() -> io::Result<()> {
             }
         }
     }
-    // The C library keeps the two below SIGRTMIN to itself and refuses to name them; it takes them over when it needs
-    // them, also in a program that inherited "ignore". The kernel's own layout: handler, flags, restorer, mask.
-    let ignore: [usize; 4] = [libc::SIG_IGN, 0, 0, 0];
-    for signal in 32..libc::SIGRTMIN() {
-        // SAFETY: the kernel reads one sigaction of its own layout from a live array and writes nothing back.
-        let done =
-            unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, ignore.as_ptr(), std::ptr::null_mut::<u8>(), 8) };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let bit = |signal: libc::c_int| 1_u64 << (signal - 1);
+    let heard = FAULTS.into_iter().chain([libc::SIGCHLD]).map(bit).fold(0, std::ops::BitOr::bitor);
+    let blocked = !heard;
+    // Not by the C library, which keeps two signals to itself and does not block them.
+    // SAFETY: the kernel reads one 64-bit mask and writes nothing.
+    let done = unsafe {
+        let nothing = std::ptr::null_mut::<u8>();
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, nothing, size_of::<u64>())
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

