@@ -19,7 +19,7 @@ use runtime_proto::node::{Disk, GuestStream, NodeError, NodeEvent, Order};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::driver::{Booted, Notice};
+use crate::driver::{Booted, Notice, Plan};
 use crate::host_state::{HostState, chain, failed};
 use crate::link::{Asker, Link, LinkError};
 use crate::shortage::{self, Relief, ShortageError};
@@ -31,6 +31,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Over the grace, for the agent's answer.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 const QUEUE: usize = 32;
+/// Between looks at a sandbox of an earlier server of which it is not known whether it runs, at first and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+const SELDOMEST_LOOK: Duration = Duration::from_secs(30);
 
 pub(crate) type Reply = oneshot::Sender<Result<(), NodeError>>;
 
@@ -52,6 +55,8 @@ pub(crate) struct Handle {
     pub(crate) starts: mpsc::Sender<(Order, Reply)>,
     pub(crate) stops: mpsc::Sender<(Stop, Reply)>,
     pub(crate) live: watch::Receiver<Option<Live>>,
+    /// It may run, which is being found out.
+    pub(crate) unknown: watch::Receiver<bool>,
 }
 
 pub(crate) struct Actor {
@@ -61,6 +66,11 @@ pub(crate) struct Actor {
     stops: mpsc::Receiver<(Stop, Reply)>,
     live: watch::Sender<Option<Live>>,
     machine: Option<Running>,
+    /// How long until the next look at what an earlier server left; none while that is known.
+    look: Option<Duration>,
+    unknown: watch::Sender<bool>,
+    /// Came while something else was under way.
+    stop_heard: Option<(Stop, Reply)>,
 }
 
 struct Running {
@@ -68,6 +78,8 @@ struct Running {
     asker: Asker,
     link: AbortOnDropHandle<LinkError>,
     relief: Option<AbortOnDropHandle<Result<Relief, ShortageError>>>,
+    /// Memory ran out again while it was being relieved.
+    short_again: bool,
 }
 
 /// What a running machine did.
@@ -82,7 +94,7 @@ impl Running {
     fn new(id: SandboxId, booted: Box<dyn Booted>) -> Self {
         let (link, asker) = Link::new(id, booted.identity().clone(), booted.dialer());
         let link = AbortOnDropHandle::new(tokio::spawn(link.run()));
-        Self { booted, asker, link, relief: None }
+        Self { booted, asker, link, relief: None, short_again: false }
     }
 
     /// Cancel-safe: what a branch has taken is returned at once.
@@ -105,8 +117,17 @@ impl Running {
         }
     }
 
+    async fn relieved(&mut self) {
+        self.booted.memory_relieved().await;
+        if std::mem::take(&mut self.short_again) {
+            self.relieve();
+        }
+    }
+
     fn relieve(&mut self) {
-        if self.relief.is_none() {
+        if self.relief.is_some() {
+            self.short_again = true;
+        } else {
             let limit = self.booted.identity().memory_bytes;
             let (group, asker) = (self.booted.group(), self.asker.clone());
             let work = async move { shortage::relieve(&group, limit, &asker).await };
@@ -132,11 +153,22 @@ impl Actor {
         let (starts_tx, starts) = mpsc::channel(QUEUE);
         let (stops_tx, stops) = mpsc::channel(QUEUE);
         let (live_tx, live) = watch::channel(None);
-        let mut actor = Self { id, state, starts, stops, live: live_tx, machine: None };
+        let (unknown_tx, unknown) = watch::channel(false);
+        let (machine, look, stop_heard) = (None, None, None);
+        let mut actor =
+            Self { id, state, starts, stops, live: live_tx, machine, look, unknown: unknown_tx, stop_heard };
         if let Some(booted) = adopted {
             actor.take_over(Running::new(id, booted));
         }
-        (actor, Handle { starts: starts_tx, stops: stops_tx, live })
+        (actor, Handle { starts: starts_tx, stops: stops_tx, live, unknown })
+    }
+
+    /// Of a sandbox that may run: nothing of it is touched until that is known.
+    pub(crate) fn looking(id: SandboxId, state: Arc<HostState>) -> (Self, Handle) {
+        let (mut actor, handle) = Self::new(id, state, None);
+        actor.look = Some(FIRST_LOOK);
+        actor.unknown.send_replace(true);
+        (actor, handle)
     }
 
     pub(crate) async fn run(mut self) {
@@ -144,7 +176,7 @@ impl Actor {
             tokio::select! {
                 biased;
                 // Whoever wants it gone does not wait for anything else.
-                stop = self.stops.recv() => {
+                stop = next_stop(&mut self.stop_heard, &mut self.stops) => {
                     let Some((stop, reply)) = stop else { return };
                     let result = self.stop(stop).await;
                     let over = stop == Stop::Remove && result.is_ok();
@@ -160,6 +192,7 @@ impl Actor {
                 }
                 // The machine's end before commands: they would be told that it runs.
                 news = news(&mut self.machine) => self.hear(news).await,
+                found = look(&self.state, self.id, &mut self.look) => self.found(found).await,
                 start = self.starts.recv() => {
                     let Some((order, reply)) = start else { return };
                     let result = self.start(order).await;
@@ -167,6 +200,26 @@ impl Actor {
                 }
             }
         }
+    }
+
+    async fn found(&mut self, adopted: Option<Box<dyn Booted>>) {
+        let id = self.id;
+        let settled = match adopted {
+            Some(booted) => {
+                self.take_over(Running::new(id, booted));
+                self.state.unmark(id)
+            }
+            None => self.state.sweep(id, self.state.is_marked(id)).await,
+        };
+        self.known();
+        if let Err(error) = settled {
+            tracing::error!(sandbox = %id, %error, "a sandbox was neither taken over nor swept");
+        }
+    }
+
+    fn known(&mut self) {
+        self.look = None;
+        self.unknown.send_replace(false);
     }
 
     async fn hear(&mut self, news: News) {
@@ -178,9 +231,11 @@ impl Actor {
                 }
             }
             News::Relieved(relief) => {
-                tracing::info!(sandbox = %id, killed = ?relief.killed, "the sandbox ran out of memory");
+                if !relief.killed.is_empty() {
+                    tracing::info!(sandbox = %id, killed = ?relief.killed, "the sandbox ran out of memory");
+                }
                 if let Some(machine) = &mut self.machine {
-                    machine.booted.memory_relieved().await;
+                    machine.relieved().await;
                 }
             }
             News::Notice(Notice::Ended(end)) => self.ended(end.cause).await,
@@ -212,9 +267,12 @@ impl Actor {
             shut_down(&machine.asker).await;
         }
         self.end_machine().await?;
-        if stop == Stop::Remove {
+        if stop == Stop::Remove || self.look.is_some() {
             // Also what an end that failed before has left.
             self.state.driver.clean(self.id).await.map_err(|e| failed("clean up", self.id, e))?;
+            self.known();
+        }
+        if stop == Stop::Remove {
             self.state.delete_disk(self.id).await?;
             self.state.unmark(self.id)?;
         }
@@ -225,18 +283,16 @@ impl Actor {
         if self.machine.is_some() {
             return Ok(());
         }
+        if self.look.is_some() {
+            return Err(NodeError::Busy("whether it runs is still being found out".to_owned()));
+        }
         let state = self.state.clone();
         let admitted = state.admit()?;
         let turn = tokio::select! {
             biased;
             turn = state.starts.acquire() => turn.map_err(|e| failed("start", self.id, e))?,
             // Stopped while it waits for its turn: nothing to undo yet.
-            stop = self.stops.recv() => {
-                if let Some((stop, reply)) = stop {
-                    let _ = reply.send(self.stop(stop).await);
-                }
-                return Err(NodeError::Busy("it was stopped before it started".to_owned()));
-            }
+            () = hear_stop(&mut self.stop_heard, &mut self.stops) => return Err(stopped_meanwhile()),
         };
         let result = self.bring_up(&order).await;
         drop((turn, admitted));
@@ -246,7 +302,8 @@ impl Actor {
         result
     }
 
-    /// The steps of a start. Each can be repeated; [`Self::undo_start`] undoes them all, whichever failed.
+    /// The steps of a start. Each can be repeated; [`Self::undo_start`] undoes them all, whichever failed. A stop that
+    /// comes in between is a failure, and is done once the start is undone.
     async fn bring_up(&mut self, order: &Order) -> Result<(), NodeError> {
         let id = self.id;
         // What a start that failed, or a machine whose end failed, may have left.
@@ -256,12 +313,16 @@ impl Actor {
         }
         let root = self.state.disk(order).await?;
         let plan = self.state.plan(order, root);
-        let booted = self.state.driver.boot(plan).await.map_err(|e| failed("boot", id, e))?;
+        let booted = self.boot(plan).await?;
         let mut machine = Running::new(id, booted);
         let asker = machine.asker.clone();
         let mut up = std::pin::pin!(asker.up(HELLO_LIMIT));
         loop {
             tokio::select! {
+                () = hear_stop(&mut self.stop_heard, &mut self.stops) => {
+                    self.machine = Some(machine);
+                    return Err(stopped_meanwhile());
+                }
                 up = &mut up => match up {
                     Ok(()) => break,
                     Err(error) => {
@@ -271,7 +332,7 @@ impl Actor {
                 },
                 news = machine.news() => match news {
                     News::Notice(Notice::OutOfMemory) => machine.relieve(),
-                    News::Relieved(_) => machine.booted.memory_relieved().await,
+                    News::Relieved(_) => machine.relieved().await,
                     News::Notice(Notice::Ended(end)) => {
                         self.machine = Some(machine);
                         return Err(NodeError::Failed(format!("sandbox {id} ended while it started: {}", end.cause)));
@@ -286,6 +347,22 @@ impl Actor {
         self.state.unmark(id)?;
         self.take_over(machine);
         Ok(())
+    }
+
+    async fn boot(&mut self, plan: Plan) -> Result<Box<dyn Booted>, NodeError> {
+        let (state, abort) = (self.state.clone(), plan.abort.clone());
+        let mut boot = state.driver.boot(plan);
+        loop {
+            tokio::select! {
+                biased;
+                () = hear_stop(&mut self.stop_heard, &mut self.stops) => abort.cancel(),
+                booted = &mut boot => {
+                    return booted.map_err(|e| {
+                        if self.stop_heard.is_some() { stopped_meanwhile() } else { failed("boot", self.id, e) }
+                    });
+                }
+            }
+        }
     }
 
     async fn undo_start(&mut self, disk: Disk) {
@@ -306,6 +383,46 @@ impl Actor {
     fn take_over(&mut self, machine: Running) {
         self.live.send_replace(Some(Live { asker: machine.asker.clone(), group: machine.booted.group() }));
         self.machine = Some(machine);
+    }
+}
+
+async fn next_stop(
+    heard: &mut Option<(Stop, Reply)>,
+    stops: &mut mpsc::Receiver<(Stop, Reply)>,
+) -> Option<(Stop, Reply)> {
+    match heard.take() {
+        Some(stop) => Some(stop),
+        None => stops.recv().await,
+    }
+}
+
+/// Returns once there is a new stop, and keeps it. With one kept, or nobody left to send one, it waits for ever.
+async fn hear_stop(heard: &mut Option<(Stop, Reply)>, stops: &mut mpsc::Receiver<(Stop, Reply)>) {
+    if heard.is_none() {
+        *heard = stops.recv().await;
+        if heard.is_some() {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+fn stopped_meanwhile() -> NodeError {
+    NodeError::Busy("it was stopped while it started".to_owned())
+}
+
+/// Looks for a machine of an earlier server until it is certain whether there is one. Cancel-safe.
+async fn look(state: &HostState, id: SandboxId, pause: &mut Option<Duration>) -> Option<Box<dyn Booted>> {
+    loop {
+        let Some(wait) = *pause else { return std::future::pending().await };
+        tokio::time::sleep(wait).await;
+        *pause = Some((wait * 2).min(SELDOMEST_LOOK));
+        match state.driver.adopt(id).await {
+            Ok(adopted) => return adopted,
+            Err(error) => {
+                tracing::warn!(sandbox = %id, error = chain(&error), "a sandbox that may run is not taken over yet");
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -14,11 +15,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::actor::{Actor, Handle, Live, Reply, Stop};
 use crate::agent_file::{AgentFile, AgentFileError};
+use crate::driver::DriverError;
 use crate::driver::gvisor::{Gvisor, GvisorOptions};
-use crate::driver::{Booted, DriverError};
 use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
-use crate::prepare::{CGROUP_PARENT, PreparedHost};
+use crate::prepare::{CGROUP_PARENT, Growth, PreparedHost};
 
 /// Processes (and threads) that the users of a sandbox may have.
 pub const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -26,6 +27,9 @@ pub const DEFAULT_USER_PROCESSES: u64 = 1024;
 const TELL_ATTEMPTS: usize = 3;
 /// Disks kept ready, so that a create does not wait for the file system's transaction.
 const SPARE_DISKS: usize = 8;
+/// Between looks at the host's disk. What can be written meanwhile must fit into what is kept free.
+const DISK_LOOK: Duration = Duration::from_secs(1);
+const DISK_TROUBLE: Duration = Duration::from_secs(5);
 /// Sandboxes looked at together after a restart.
 const RECOVER_AT_ONCE: usize = 16;
 
@@ -59,7 +63,7 @@ pub struct Engine {
     state: Arc<HostState>,
     actors: Mutex<HashMap<SandboxId, Handle>>,
     tasks: TaskTracker,
-    _spares: AbortOnDropHandle<()>,
+    _chores: [AbortOnDropHandle<()>; 2],
 }
 
 /// What an engine found when it opened.
@@ -84,8 +88,11 @@ impl Engine {
             agent,
         })?;
         let state = Arc::new(HostState::new(host, Arc::new(driver), max_user_processes).map_err(EngineError::Marks)?);
-        let spares = AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone())));
-        let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _spares: spares };
+        let chores = [
+            AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone()))),
+            AbortOnDropHandle::new(tokio::spawn(watch_host_disk(state.clone()))),
+        ];
+        let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _chores: chores };
         let found = engine.recover().await?;
         tracing::info!(adopted = found.adopted, swept = found.swept, "engine ready");
         Ok(engine)
@@ -123,28 +130,25 @@ impl Engine {
 
     /// True if it runs.
     async fn recover_one(&self, id: SandboxId, half_made: bool) -> Result<bool, NodeError> {
-        let adopted = self.state.driver.adopt(id).await.unwrap_or_else(|error| {
-            tracing::warn!(sandbox = %id, error = chain(&error), "a sandbox that may run could not be taken over");
-            None
-        });
-        if let Some(booted) = adopted {
-            self.state.unmark(id)?;
-            self.spawn(id, Some(booted));
-            return Ok(true);
+        match self.state.driver.adopt(id).await {
+            Ok(Some(booted)) => {
+                self.spawn(id, Actor::new(id, self.state.clone(), Some(booted)));
+                self.state.unmark(id)?;
+                Ok(true)
+            }
+            Ok(None) => self.state.sweep(id, half_made).await.map(|()| false),
+            // Only what is certain not to run is swept.
+            Err(error) => {
+                tracing::warn!(sandbox = %id, error = chain(&error), "a sandbox that may run is not taken over yet");
+                self.spawn(id, Actor::looking(id, self.state.clone()));
+                Ok(true)
+            }
         }
-        self.state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
-        if half_made {
-            self.state.delete_disk(id).await?;
-            self.state.unmark(id)?;
-        }
-        Ok(false)
     }
 
-    fn spawn(&self, id: SandboxId, adopted: Option<Box<dyn Booted>>) -> Handle {
-        let (actor, handle) = Actor::new(id, self.state.clone(), adopted);
+    fn spawn(&self, id: SandboxId, (actor, handle): (Actor, Handle)) {
         self.tasks.spawn(actor.run());
-        self.lock().insert(id, handle.clone());
-        handle
+        self.lock().insert(id, handle);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Handle>> {
@@ -201,6 +205,50 @@ async fn keep_spare_disks(state: Arc<HostState>) {
     }
 }
 
+/// Growth stops before the host's disk is full: a full host would be an error inside every sandbox.
+async fn watch_host_disk(state: Arc<HostState>) {
+    let mut looks = tokio::time::interval(DISK_LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // What an earlier server has stopped is let go once there is room.
+    let mut stopped = None;
+    loop {
+        looks.tick().await;
+        let pool = state.host.pool.clone();
+        let looked = blocking(move || {
+            let dir = pool.dir().display();
+            let stop = match pool.growth().map_err(|e| failed("measure the room below", dir, e))? {
+                Growth::Stop => Some(true),
+                Growth::AsBefore => stopped,
+                Growth::Allow => Some(false),
+            };
+            let changed = match stop {
+                Some(true) => pool.stop_growth(),
+                Some(false) if stopped != Some(false) => pool.allow_growth(),
+                Some(false) | None => Ok(0),
+            };
+            let changed = changed.map_err(|e| failed("change the limits of the disks in", pool.dir().display(), e))?;
+            Ok((stop, changed))
+        });
+        match looked.await {
+            Ok((stop, changed)) => {
+                if stop == Some(true) && stopped != stop {
+                    tracing::error!(
+                        disks = changed,
+                        "the host's disk is almost full: no sandbox's disk grows any more"
+                    );
+                } else if stop == Some(false) && changed > 0 {
+                    tracing::info!(disks = changed, "the host's disk has room again: disks grow");
+                }
+                stopped = stop;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the host's disk is not watched");
+                tokio::time::sleep(DISK_TROUBLE).await;
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl Node for Engine {
     async fn start(&self, order: Order) -> Result<(), NodeError> {
@@ -227,7 +275,7 @@ impl Node for Engine {
         let state = self.state.clone();
         blocking(move || {
             let name = host_name(id);
-            if state.host.pool.root(&name).is_none() {
+            if !state.has_disk(id)? {
                 return Err(NodeError::DiskGone);
             }
             state.host.pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))
@@ -236,7 +284,14 @@ impl Node for Engine {
     }
 
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
-        let live = self.live(id).ok_or(NodeError::NotRunning)?;
+        let Some(live) = self.live(id) else {
+            let unknown = self.lock().get(&id).is_some_and(|handle| *handle.unknown.borrow());
+            return Err(if unknown {
+                NodeError::Busy("whether it runs is still being found out".to_owned())
+            } else {
+                NodeError::NotRunning
+            });
+        };
         match live.asker.ask(request).await {
             Ok(stream) => Ok(GuestStream::new(stream)),
             Err(AskError::Gone) => Err(NodeError::NotRunning),
@@ -247,18 +302,23 @@ impl Node for Engine {
 
     async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
         let state = self.state.clone();
-        let roots = blocking(move || Ok(state.host.pool.roots())).await?;
+        let roots = blocking(move || state.host.pool.roots().map_err(|e| failed("list", "the disks", e))).await?;
         let mut all: HashMap<SandboxId, MachineStatus> = roots
             .iter()
             .filter_map(|name| parse_host_name(name))
             .map(|id| (id, MachineStatus { id, running: false, disk: true }))
             .collect();
         for (id, handle) in self.lock().iter() {
-            if handle.live.borrow().is_some() {
+            if handle.live.borrow().is_some() || *handle.unknown.borrow() {
                 all.entry(*id).or_insert(MachineStatus { id: *id, running: true, disk: false }).running = true;
             }
         }
         Ok(all.into_values().collect())
+    }
+
+    async fn has_disk(&self, id: SandboxId) -> Result<bool, NodeError> {
+        let state = self.state.clone();
+        blocking(move || state.has_disk(id)).await
     }
 
     async fn usage(&self, id: SandboxId) -> Result<Usage, NodeError> {
@@ -271,7 +331,7 @@ impl Node for Engine {
                 usage.memory_bytes = group.memory_usage().map_err(|e| failed("measure", id, e))?;
             }
             let name = host_name(id);
-            if state.host.pool.root(&name).is_some() {
+            if state.has_disk(id)? {
                 usage.disk_bytes = state.host.pool.usage(&name).map_err(|e| failed("measure the disk of", id, e))?;
             }
             Ok(usage)

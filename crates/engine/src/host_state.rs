@@ -11,6 +11,7 @@ use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
 use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio_util::sync::CancellationToken;
 
 use crate::driver::{Driver, Identity, Plan};
 use crate::prepare::PreparedHost;
@@ -86,7 +87,7 @@ impl HostState {
             max_user_processes: user_processes(self.max_user_processes, order.shape.memory_mib),
             memory_bytes: limits.memory_bytes,
         };
-        Plan { id: order.id, identity, root, limits }
+        Plan { id: order.id, identity, root, limits, abort: CancellationToken::new() }
     }
 
     /// The root of a sandbox, made or found.
@@ -96,11 +97,12 @@ impl HostState {
             let name = host_name(id);
             let pool = &state.host.pool;
             if kind == Disk::Kept {
-                let root = pool.root(&name).ok_or(NodeError::DiskGone)?;
+                let root =
+                    pool.root(&name).map_err(|e| failed("find the disk of", id, e))?.ok_or(NodeError::DiskGone)?;
                 pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
                 return Ok(root);
             }
-            if pool.root(&name).is_some() {
+            if pool.root(&name).map_err(|e| failed("find the disk of", id, e))?.is_some() {
                 pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
             }
             let made = pool.create_root(&name, &state.host.base, disk_mib);
@@ -110,6 +112,11 @@ impl HostState {
         .await
     }
 
+    pub(crate) fn has_disk(&self, id: SandboxId) -> Result<bool, NodeError> {
+        let root = self.host.pool.root(&host_name(id)).map_err(|e| failed("find the disk of", id, e))?;
+        Ok(root.is_some())
+    }
+
     pub(crate) async fn delete_disk(self: &Arc<Self>, id: SandboxId) -> Result<(), NodeError> {
         let state = self.clone();
         blocking(move || {
@@ -117,6 +124,16 @@ impl HostState {
             deleted.map_err(|e| failed("delete the disk of", id, e))
         })
         .await
+    }
+
+    /// Removes what is left of a sandbox that does not run; of one that was half made, its disk too.
+    pub(crate) async fn sweep(self: &Arc<Self>, id: SandboxId, half_made: bool) -> Result<(), NodeError> {
+        self.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
+        if half_made {
+            self.delete_disk(id).await?;
+            self.unmark(id)?;
+        }
+        Ok(())
     }
 
     /// Marks a disk that nobody has been promised yet: a crash from here on leaves nothing worth keeping.
@@ -136,6 +153,10 @@ impl HostState {
     pub(crate) fn marked(&self) -> Vec<SandboxId> {
         let entries = fs::read_dir(self.marks()).into_iter().flatten().flatten();
         entries.filter_map(|entry| parse_host_name(entry.file_name().to_str()?)).collect()
+    }
+
+    pub(crate) fn is_marked(&self, id: SandboxId) -> bool {
+        self.marks().join(host_name(id)).exists()
     }
 
     fn marks(&self) -> PathBuf {

@@ -41,9 +41,13 @@ pub(crate) struct Relief {
     pub(crate) killed: Vec<String>,
 }
 
-/// Returns once the sandbox is back below `limit`.
+/// Returns once the sandbox is back below `limit`. One that has helped itself meanwhile loses nothing.
 pub(crate) async fn relieve(group: &Group, limit: u64, asker: &Asker) -> Result<Relief, ShortageError> {
     let mut relief = Relief::default();
+    // The limit may be the raised one of an attempt that was not finished.
+    if !group.is_short_of_memory()? && back_to(group, limit).await {
+        return Ok(relief);
+    }
     let (mut raised, mut silences) = (RAISE, 0);
     let mut said = String::from("nothing");
     group.set_memory_limit(limit.saturating_add(raised))?;

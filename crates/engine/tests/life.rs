@@ -70,6 +70,27 @@ async fn a_start_that_cannot_work_leaves_nothing() {
     assert_eq!(sh_root(&engine, id, "id -u").await, "0");
 }
 
+/// Its agent never answers, and nobody waits for that who wants it gone.
+#[tokio::test]
+async fn a_stop_ends_a_start_that_is_under_way() {
+    let host = Host::new();
+    let engine = host.open_with(b"#!/bin/sh\nexec sleep 1000\n").await;
+    for remove in [false, true] {
+        let id = new_id();
+        let record = host.data_dir().join("sandboxes").join(support::hex(id)).join("machine.json");
+        let began = Instant::now();
+        let (started, ()) = futures_util::future::join(engine.start(order(id, Disk::New)), async {
+            support::eventually("it is on its way", async || record.exists().then_some(())).await;
+            if remove { engine.remove(id).await.unwrap() } else { engine.stop(id).await.unwrap() }
+        })
+        .await;
+        assert!(matches!(started, Err(NodeError::Busy(_))), "{started:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        assert!(!engine.has_disk(id).await.unwrap(), "what was half made is no disk that was kept");
+        host.only(&[]).await;
+    }
+}
+
 #[tokio::test]
 async fn cycles_leak_nothing() {
     let host = Host::new();
@@ -109,4 +130,6 @@ async fn a_command_costs_the_host_little() {
     }
     times.sort();
     println!("exec bash -c true: p50 {:?} min {:?}", times[50], times[0]);
+    // Measured at 20 ms; a wait for a timer or a second round trip through a poll loop is ten times that.
+    assert!(times[0] < Duration::from_millis(200), "{times:?}");
 }

@@ -101,6 +101,63 @@ async fn a_keeper_that_died_with_the_server_is_replaced_by_the_next() {
     host.only(&[format!("disk {}", hex(id))]).await;
 }
 
+/// A host so busy that a keeper does not answer in time, or short of descriptors, kills no sandbox that runs.
+#[tokio::test]
+async fn what_may_run_is_never_swept() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let (silent, unreadable) = (create(&engine).await, create(&engine).await);
+    let sentries = [host.pid(silent, "sentry"), host.pid(unreadable, "sentry")];
+    let keeper = host.pid(silent, "shim").to_string();
+    engine.close().await;
+    assert!(Command::new("kill").args(["-STOP", &keeper]).status().unwrap().success());
+    // A record that cannot be read now.
+    let record = host.data_dir().join("sandboxes").join(hex(unreadable)).join("machine.json");
+    std::fs::rename(&record, record.with_extension("aside")).unwrap();
+    std::fs::create_dir(&record).unwrap();
+
+    let engine = host.open().await;
+    assert_eq!(sh(&engine, silent, "echo up").await, "up");
+    assert!(Command::new("kill").args(["-CONT", &keeper]).status().unwrap().success());
+    let machines = engine.machines().await.unwrap();
+    assert!(machines.len() == 2 && machines.iter().all(|machine| machine.running), "{machines:?}");
+    assert!(matches!(exec_as(&engine, unreadable, User::Sandbox, "true").await, Err(NodeError::Busy(_))));
+    assert!(matches!(engine.start(order(unreadable, Disk::Kept)).await, Err(NodeError::Busy(_))));
+    std::fs::remove_dir(&record).unwrap();
+    std::fs::rename(record.with_extension("aside"), &record).unwrap();
+    eventually("it is taken over", async || exec_as(&engine, unreadable, User::Sandbox, "true").await.ok()).await;
+    assert_eq!([host.pid(silent, "sentry"), host.pid(unreadable, "sentry")], sentries);
+    for id in [silent, unreadable] {
+        engine.remove(id).await.unwrap();
+    }
+    host.only(&[]).await;
+}
+
+/// A new keeper that cannot do its work is followed by another; the sandbox goes on.
+#[tokio::test]
+async fn a_keeper_that_cannot_be_replaced_is_tried_again() {
+    let host = Host::new();
+    let engine = host.open().await;
+    let id = create(&engine).await;
+    occupy(&engine, id).await;
+    let keeper = host.pid(id, "shim");
+    // The new one finds no pipe to hold.
+    let pipe = host.run_dir().join(hex(id)).join("err");
+    std::fs::rename(&pipe, pipe.with_extension("aside")).unwrap();
+    process::kill(keeper).unwrap();
+    let log = host.run_dir().join(hex(id)).join("log");
+    eventually("one fails", async || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("open the pipe")).then_some(())
+    })
+    .await;
+    beats(&engine, id).await;
+    std::fs::rename(pipe.with_extension("aside"), &pipe).unwrap();
+    eventually("another takes its place", async || (host.pid(id, "shim") != keeper).then_some(())).await;
+    beats(&engine, id).await;
+    engine.remove(id).await.unwrap();
+    host.only(&[]).await;
+}
+
 #[tokio::test]
 async fn after_everything_was_killed_nothing_runs_and_every_disk_is_there() {
     let host = Host::new();

@@ -188,6 +188,25 @@ pub fn limit(fs: &FsId, subvolume: u64) -> Result<u64, BtrfsError> {
     read_number(fs, subvolume, "max_referenced")
 }
 
+/// Bytes that only this subvolume holds.
+pub fn own_usage(fs: &FsId, subvolume: u64) -> Result<u64, BtrfsError> {
+    read_number(fs, subvolume, "exclusive")
+}
+
+/// The limit on those, if there is one.
+pub fn own_limit(fs: &FsId, subvolume: u64) -> Result<Option<u64>, BtrfsError> {
+    if read_number(fs, subvolume, "limit_flags")? & raw::QGROUP_LIMIT_MAX_EXCL == 0 {
+        return Ok(None);
+    }
+    read_number(fs, subvolume, "max_exclusive").map(Some)
+}
+
+/// Sets or lifts the limit on what only this subvolume holds; the one of [`set_limit`] stays.
+pub fn set_own_limit(dir: impl AsFd, subvolume: u64, bytes: Option<u64>) -> Result<(), BtrfsError> {
+    raw::qgroup_limit_own(dir.as_fd(), subvolume, bytes)
+        .map_err(|e| BtrfsError::new("limit the own bytes of subvolume", subvolume.to_string(), e))
+}
+
 /// Forgets the quota records of subvolumes that no longer exist; newer kernels do so by themselves. One that still
 /// owns shared extents stays, and is not an error.
 pub fn forget_stale_quotas(dir: impl AsFd, fs: &FsId) -> Result<usize, BtrfsError> {

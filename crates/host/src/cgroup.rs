@@ -237,6 +237,19 @@ impl Group {
         Ok(pids)
     }
 
+    /// Memory has run out and nothing has given since: processes are stopped at the limit, or throttled by it.
+    pub fn is_short_of_memory(&self) -> Result<bool, CgroupError> {
+        match &self.layout {
+            Layout::V1 { memory, .. } => {
+                let control = read(&self.at(memory).join("memory.oom_control"))?;
+                Ok(control.lines().any(|line| line == "under_oom 1"))
+            }
+            Layout::V2 { root } => {
+                Ok(number(&self.at(root).join("memory.current"))? >= v2::memory_limit(&self.at(root))?)
+            }
+        }
+    }
+
     /// A descriptor that becomes readable when the group runs out of memory.
     pub fn watch_oom(&self) -> Result<OomWatch, CgroupError> {
         match &self.layout {

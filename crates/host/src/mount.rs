@@ -40,9 +40,10 @@ pub fn mount_holding(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(best)
 }
 
-/// Mounts a btrfs without access times: reads in a sandbox must not write.
+/// Mounts a btrfs without access times (reads in a sandbox must not write), and without what a sandbox could leave on it
+/// for users of the host: programs that make one root, device files.
 pub fn mount_btrfs(device: &Path, target: &Path) -> io::Result<()> {
-    let flags = MountFlags::NOATIME | MountFlags::NODEV;
+    let flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
     Ok(rustix::mount::mount(device, target, "btrfs", flags, None::<&std::ffi::CStr>)?)
 }
 

@@ -20,13 +20,22 @@ impl ProcessId {
     /// The process that has this number now; `None` if there is none, or only a zombie.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
-        let (state, start_time) = stat(pid)?;
-        (!matches!(state, 'Z' | 'X')).then_some(Self { pid, start_time })
+        let start_time = running(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+        Some(Self { pid, start_time })
     }
 
     #[must_use]
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
+    }
+
+    /// The same, for those who must not take "not known" (no descriptor left, say) for "ended".
+    pub fn alive(self) -> io::Result<bool> {
+        match fs::read(format!("/proc/{}/stat", self.pid)) {
+            Ok(text) => Ok(running(&text) == Some(self.start_time)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound || Errno::from_io_error(&e) == Some(Errno::SRCH) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// A handle that means this very process; `None` if it has ended.
@@ -38,7 +47,7 @@ impl ProcessId {
             Err(e) => return Err(e.into()),
         };
         // Compared after the open: from here on the number cannot change its meaning under us.
-        Ok(self.is_alive().then_some(PidFd(fd)))
+        Ok(self.alive()?.then_some(PidFd(fd)))
     }
 }
 
@@ -171,14 +180,15 @@ fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// State and start time. The name in between may hold anything, so fields are counted from its closing bracket.
-fn stat(pid: u32) -> Option<(char, u64)> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let end = text.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
+/// The start time of a process that is no zombie. The name before may hold anything, so fields are counted from its
+/// closing bracket.
+fn running(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let start_time = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, 'Z' | 'X')).then_some(start_time)
 }
 
 #[cfg(test)]

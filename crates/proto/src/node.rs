@@ -92,6 +92,10 @@ pub trait Node: Send + Sync + 'static {
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError>;
     /// Everything that is here, running or kept.
     async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError>;
+    /// Whether that sandbox's disk is here. Not to know is an error.
+    async fn has_disk(&self, id: SandboxId) -> Result<bool, NodeError> {
+        Ok(self.machines().await?.iter().any(|machine| machine.id == id && machine.disk))
+    }
     async fn usage(&self, id: SandboxId) -> Result<Usage, NodeError>;
     fn events(&self) -> broadcast::Receiver<NodeEvent>;
     fn facts(&self) -> HostFacts;

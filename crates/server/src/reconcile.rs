@@ -137,10 +137,11 @@ impl Reconciler {
         let machines: HashMap<SandboxId, MachineStatus> =
             machines.into_iter().map(|machine| (machine.id, machine)).collect();
         for (live, row) in &rows {
-            let runs = machines.get(&row.id).is_some_and(|machine| machine.running);
-            if row.state == State::Running && !runs {
-                tracing::warn!(sandbox = %row.id, "its machine is gone; its disk is kept");
-                self.ended(live, row).await?;
+            let machine = machines.get(&row.id);
+            if row.state == State::Running && !machine.is_some_and(|machine| machine.running) {
+                let disk = machine.is_some_and(|machine| machine.disk);
+                tracing::warn!(sandbox = %row.id, disk, "its machine is gone");
+                self.ended(live, row, disk).await?;
             }
         }
         // After the machines: a row is there before its machine is.
@@ -157,7 +158,7 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn ended(&self, live: &Live, seen: &SandboxRow) -> Result<(), ApiError> {
+    async fn ended(&self, live: &Live, seen: &SandboxRow, disk: bool) -> Result<(), ApiError> {
         let step = |row: &SandboxRow| {
             if row.generation != seen.generation {
                 return Ok(Step::Stay);
@@ -166,7 +167,7 @@ impl Reconciler {
                 None => Step::Stay,
                 Some(mut next) => {
                     next.reason = Some(Reason::HostStopped);
-                    next.disk_kept = true;
+                    next.disk_kept = disk;
                     Step::save(next)
                 }
             })

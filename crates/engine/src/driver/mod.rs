@@ -23,6 +23,7 @@ use runtime_host::cgroup::{Group, Limits};
 use runtime_model::SandboxId;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
 
 pub mod gvisor;
 
@@ -34,6 +35,8 @@ pub struct Plan {
     /// Its disk: a directory of its own that nothing else writes to.
     pub root: PathBuf,
     pub limits: Limits,
+    /// Cancelled when it is no longer wanted: the boot then fails soon.
+    pub abort: CancellationToken,
 }
 
 /// What a machine is told at every hello and held to; kept by the driver so that the next server knows it too.

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use runtime_host::btrfs;
+use runtime_host::btrfs::{self, BtrfsError};
 use runtime_images::apt;
 use runtime_images::base as image;
 
@@ -88,15 +88,15 @@ pub(super) fn publish(pool: &Pool, aside: &str, digest: &str) -> Result<(), Prep
 /// Removes unfinished images; how many there were.
 pub(super) fn sweep(pool: &Pool) -> Result<usize, PrepareError> {
     let mut swept = 0;
-    for name in unfinished(pool) {
+    for name in unfinished(pool)? {
         btrfs::delete_subvolume(pool.base_fd(), &name)?;
         swept += 1;
     }
     Ok(swept)
 }
 
-pub(super) fn unfinished(pool: &Pool) -> Vec<String> {
-    pool::subvolumes_in(&pool.base_dir()).into_iter().filter(|name| name.starts_with(ASIDE)).collect()
+pub(super) fn unfinished(pool: &Pool) -> Result<Vec<String>, BtrfsError> {
+    Ok(pool::subvolumes_in(&pool.base_dir())?.into_iter().filter(|name| name.starts_with(ASIDE)).collect())
 }
 
 fn is_finished(path: &Path) -> bool {

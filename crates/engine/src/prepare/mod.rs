@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use runtime_host::btrfs::BtrfsError;
@@ -17,6 +17,7 @@ use runtime_host::loopdev::LoopError;
 
 pub mod base;
 pub mod engine;
+mod growth;
 pub mod kernel;
 pub mod packages;
 pub mod pool;
@@ -27,6 +28,7 @@ mod spare;
 
 pub use base::Base;
 pub use engine::EngineChoice;
+pub(crate) use growth::Growth;
 pub use pool::{NoRoom, Pool};
 pub use progress::{Progress, Silent};
 pub use runsc::Runsc;
@@ -57,6 +59,12 @@ pub enum PrepareError {
     NotPrepared { what: String, data_dir: PathBuf },
     #[error("disk pool: {what}")]
     Pool { what: String },
+    #[error("{path} belongs to user {owner}: what sandboxes write must lie below a directory of root's own")]
+    NotRootsDirectory { path: PathBuf, owner: u32 },
+    #[error(
+        "{path} is open to others and holds files of something else; choose another directory, or run: chmod 700 {path}"
+    )]
+    OpenDirectory { path: PathBuf },
     #[error("another setup of this data directory is running")]
     SetupRunning(#[source] LockError),
     #[error("packages: `{command}` failed ({status}); it said last:\n{last}")]
@@ -123,14 +131,26 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
     Path::new("/run/runtime").join(name)
 }
 
-/// Makes the directory, its owner's only, and answers its path without links.
+/// Makes the directory, or closes one that is there to all but root, and answers its path without links. What sandboxes
+/// write lies below it, with whatever owner and mode they choose: no user of the host may reach that.
 fn make_private_dir(path: &Path) -> Result<PathBuf, PrepareError> {
     let fail = |step| move |source| PrepareError::Io { step, path: path.to_owned(), source };
     if !path.is_dir() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make"))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(fail("close to others"))?;
     }
-    fs::canonicalize(path).map_err(fail("find"))
+    let path = fs::canonicalize(path).map_err(fail("find"))?;
+    let found = fs::metadata(&path).map_err(fail("look at"))?;
+    if found.uid() != 0 {
+        return Err(PrepareError::NotRootsDirectory { path, owner: found.uid() });
+    }
+    if found.mode() & 0o7777 != 0o700 {
+        let ours = pool::NAMES.iter().any(|name| path.join(name).exists());
+        if !ours && fs::read_dir(&path).map_err(fail("list"))?.next().is_some() {
+            return Err(PrepareError::OpenDirectory { path });
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).map_err(fail("close to others"))?;
+    }
+    Ok(path)
 }
 
 pub(crate) fn setup_command(data_dir: &Path) -> String {

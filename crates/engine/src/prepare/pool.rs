@@ -26,6 +26,8 @@ use super::{Base, PrepareError};
 
 const IMAGE: &str = "pool.img";
 const MOUNT: &str = "pool";
+/// By which a data directory is known for one.
+pub(super) const NAMES: [&str; 3] = [IMAGE, MOUNT, "setup.lock"];
 const BASE: &str = "base";
 const ROOT: &str = "root";
 const SNAP: &str = "snap";
@@ -163,6 +165,14 @@ impl Pool {
         self.inner.shared.as_deref()
     }
 
+    pub(super) fn fs(&self) -> &FsId {
+        &self.inner.fs
+    }
+
+    pub(super) fn disks(&self) -> &[PathBuf] {
+        &self.inner.disks
+    }
+
     pub(super) fn base_fd(&self) -> &OwnedFd {
         &self.inner.base
     }
@@ -184,9 +194,13 @@ impl Pool {
         Ok(self.inner.dir.join(ROOT).join(id))
     }
 
-    /// The path of a sandbox's disk, if it has one.
-    pub fn root(&self, id: &str) -> Option<PathBuf> {
-        self.open_root(id).ok().map(|_| self.inner.dir.join(ROOT).join(id))
+    /// The path of a sandbox's disk, if it has one. A disk that cannot be opened just now is an error, not absence.
+    pub fn root(&self, id: &str) -> Result<Option<PathBuf>, BtrfsError> {
+        match self.open_root(id) {
+            Ok(_) => Ok(Some(self.inner.dir.join(ROOT).join(id))),
+            Err(e) if e.source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Deletes a sandbox's disk with everything in it; one that is absent is fine.
@@ -205,12 +219,12 @@ impl Pool {
     }
 
     /// The sandboxes that have a disk.
-    pub fn roots(&self) -> Vec<String> {
-        self.all_roots().into_iter().filter(|name| !name.starts_with(spare::PREFIX)).collect()
+    pub fn roots(&self) -> Result<Vec<String>, BtrfsError> {
+        Ok(self.all_roots()?.into_iter().filter(|name| !name.starts_with(spare::PREFIX)).collect())
     }
 
     /// Spares as well.
-    pub(super) fn all_roots(&self) -> Vec<String> {
+    pub(super) fn all_roots(&self) -> Result<Vec<String>, BtrfsError> {
         subvolumes_in(&self.inner.dir.join(ROOT))
     }
 
@@ -252,7 +266,7 @@ impl Pool {
     /// Deletes every disk, frozen copy and base image of this data directory.
     pub fn wipe(&self) -> Result<(), BtrfsError> {
         for (name, fd) in [(ROOT, &self.inner.root), (SNAP, &self.inner.snap), (BASE, &self.inner.base)] {
-            for entry in subvolumes_in(&self.inner.dir.join(name)) {
+            for entry in subvolumes_in(&self.inner.dir.join(name))? {
                 btrfs::delete_subvolume(fd, &entry)?;
             }
         }
@@ -269,7 +283,7 @@ impl Pool {
         Ok(())
     }
 
-    fn open_root(&self, id: &str) -> Result<OwnedFd, BtrfsError> {
+    pub(super) fn open_root(&self, id: &str) -> Result<OwnedFd, BtrfsError> {
         open_below(self.inner.root.as_fd(), id)
     }
 
@@ -398,16 +412,22 @@ fn check_id(id: &str) -> Result<(), BtrfsError> {
 }
 
 /// Names of the subvolumes directly in `dir`.
-pub(super) fn subvolumes_in(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| File::open(dir.join(name)).is_ok_and(|fd| btrfs::is_subvolume(&fd).unwrap_or(false)))
-        .collect();
+pub(super) fn subvolumes_in(dir: &Path) -> Result<Vec<String>, BtrfsError> {
+    let fail = |source| BtrfsError { step: "list the disks in", object: dir.display().to_string(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let Ok(name) = entry.map_err(fail)?.file_name().into_string() else { continue };
+        let opened = File::open(dir.join(&name)).and_then(|fd| btrfs::is_subvolume(&fd));
+        match opened {
+            Ok(true) => names.push(name),
+            Ok(false) => {}
+            // Deleted, or given another name, since it was listed.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(fail(e)),
+        }
+    }
     names.sort();
-    names
+    Ok(names)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl Pool {
     pub fn prepare_spares(&self, base: &Base, count: usize) -> Result<usize, BtrfsError> {
         let source = super::pool::open_source(&base.path)?;
         let mut made = 0;
-        while self.spares(base).len() < count.min(MOST) {
+        while self.spares(base)?.len() < count.min(MOST) {
             let name = format!("{}{}", prefix(base), uuid::Uuid::new_v4().simple());
             btrfs::snapshot(&source, self.root_fd(), &name, false, Some(IDLE_LIMIT))?;
             made += 1;
@@ -45,14 +45,14 @@ impl Pool {
     }
 
     /// Spares of this base that are ready.
-    pub fn spares(&self, base: &Base) -> Vec<String> {
+    pub fn spares(&self, base: &Base) -> Result<Vec<String>, BtrfsError> {
         let prefix = prefix(base);
-        self.all_roots().into_iter().filter(|name| name.starts_with(&prefix)).collect()
+        Ok(self.all_roots()?.into_iter().filter(|name| name.starts_with(&prefix)).collect())
     }
 
     /// Deletes every spare, of whatever base.
     pub fn discard_spares(&self) -> Result<(), BtrfsError> {
-        for name in self.all_roots().iter().filter(|name| name.starts_with(PREFIX)) {
+        for name in self.all_roots()?.iter().filter(|name| name.starts_with(PREFIX)) {
             btrfs::delete_subvolume(self.root_fd(), name)?;
         }
         Ok(())
@@ -60,7 +60,7 @@ impl Pool {
 
     /// Gives a spare the name and the limit of a sandbox.
     pub(super) fn take_spare(&self, base: &Base, id: &str, limit: u64) -> Result<Taken, BtrfsError> {
-        for spare in self.spares(base) {
+        for spare in self.spares(base)? {
             let dir = self.root_fd();
             match rustix::fs::renameat_with(dir, &spare, dir, id, RenameFlags::NOREPLACE) {
                 Ok(()) => {

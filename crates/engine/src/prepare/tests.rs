@@ -58,8 +58,8 @@ fn disks_are_clones_with_limits_of_their_own() {
     let (_own, pool) = OwnPool::new();
     let base = small_base(&pool);
     let a = pool.create_root("a", &base, 30).unwrap();
-    assert_eq!(pool.root("a"), Some(a.clone()));
-    assert_eq!(pool.root("b"), None);
+    assert_eq!(pool.root("a").unwrap(), Some(a.clone()));
+    assert_eq!(pool.root("b").unwrap(), None);
     assert_eq!(fs::metadata(a.join("os")).unwrap().len(), 20 * MIB);
     assert!(pool.usage("a").unwrap() < MIB);
 
@@ -72,7 +72,7 @@ fn disks_are_clones_with_limits_of_their_own() {
     assert_eq!(fs::metadata(b.join("more")).unwrap().len(), 20 * MIB);
     assert_eq!(fill(&b.join("own"), 80), Err(over), "a copy has its source's limit");
     assert!(!a.join("own").exists());
-    assert_eq!(pool.roots(), ["a", "b"]);
+    assert_eq!(pool.roots().unwrap(), ["a", "b"]);
 
     // Repeating the step keeps what is there.
     assert_eq!(pool.create_root("a", &base, 70).unwrap(), a);
@@ -80,11 +80,62 @@ fn disks_are_clones_with_limits_of_their_own() {
 
     pool.delete_root("a").unwrap();
     pool.delete_root("a").unwrap();
-    assert_eq!(pool.roots(), ["b"]);
+    assert_eq!(pool.roots().unwrap(), ["b"]);
     assert!(b.join("own").exists());
     pool.wipe().unwrap();
-    assert_eq!(pool.roots(), Vec::<String>::new());
+    assert_eq!(pool.roots().unwrap(), Vec::<String>::new());
     assert!(!base.path.exists());
+}
+
+#[test]
+fn growth_is_stopped_and_goes_on_within_the_same_limits() {
+    let (_own, pool) = OwnPool::new();
+    let base = small_base(&pool);
+    let roots = [pool.create_root("a", &base, 60).unwrap(), pool.create_root("b", &base, 60).unwrap()];
+    let over = Err(rustix::io::Errno::DQUOT.raw_os_error());
+    for root in &roots {
+        assert_eq!(fill(&root.join("before"), 10), Ok(()));
+    }
+    pool.sync().unwrap();
+    assert_eq!(pool.stop_growth().unwrap(), 2);
+    assert_eq!(pool.stop_growth().unwrap(), 0);
+    pool.set_limit("b", 80).unwrap();
+    for root in &roots {
+        assert_eq!(fill(&root.join("during"), 10), over);
+        fs::remove_file(root.join("during")).unwrap();
+    }
+    // What is given back is gone for good.
+    fs::remove_file(roots[0].join("before")).unwrap();
+    pool.sync().unwrap();
+    pool.stop_growth().unwrap();
+    assert_eq!(fill(&roots[0].join("again"), 10), over);
+
+    // As the next server finds it.
+    assert_eq!(pool.allow_growth().unwrap(), 2);
+    assert_eq!(pool.allow_growth().unwrap(), 0);
+    assert_eq!(fill(&roots[0].join("after"), 40), Ok(()));
+    assert_eq!(fill(&roots[0].join("over"), 40), over, "its own limit holds");
+    assert_eq!(fill(&roots[1].join("after"), 60), Ok(()), "as it was set meanwhile");
+}
+
+#[test]
+fn a_directory_that_others_may_enter_is_closed_or_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
+    let open_up = || fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    open_up();
+    make_private_dir(dir.path()).unwrap();
+    assert_eq!(mode(), 0o700);
+    open_up();
+    fs::write(dir.path().join("letter"), "").unwrap();
+    assert!(matches!(make_private_dir(dir.path()), Err(PrepareError::OpenDirectory { .. })));
+    assert_eq!(mode(), 0o755, "another's directory stays as it is");
+    fs::create_dir(dir.path().join("pool")).unwrap();
+    make_private_dir(dir.path()).unwrap();
+    assert_eq!(mode(), 0o700);
+    std::os::unix::fs::chown(dir.path(), Some(12345), None).unwrap();
+    assert!(matches!(make_private_dir(dir.path()), Err(PrepareError::NotRootsDirectory { owner: 12345, .. })));
 }
 
 #[test]
@@ -93,7 +144,7 @@ fn spares_are_taken_once_and_not_kept_over_a_mount() {
     let base = small_base(&pool);
     assert_eq!(pool.prepare_spares(&base, 3).unwrap(), 3);
     assert_eq!(pool.prepare_spares(&base, 3).unwrap(), 0);
-    assert_eq!(pool.roots(), Vec::<String>::new(), "a spare is nobody's disk");
+    assert_eq!(pool.roots().unwrap(), Vec::<String>::new(), "a spare is nobody's disk");
 
     // More callers than spares, all at once: each gets a disk of its own, with its limit.
     std::thread::scope(|scope| {
@@ -105,22 +156,22 @@ fn spares_are_taken_once_and_not_kept_over_a_mount() {
             });
         }
     });
-    assert_eq!(pool.roots().len(), 8);
-    assert_eq!(pool.spares(&base), Vec::<String>::new());
+    assert_eq!(pool.roots().unwrap().len(), 8);
+    assert_eq!(pool.spares(&base).unwrap(), Vec::<String>::new());
     for n in 0..8 {
-        let root = pool.root(&format!("r{n}")).unwrap();
+        let root = pool.root(&format!("r{n}")).unwrap().unwrap();
         assert_eq!(fs::read_to_string(root.join("mine")).unwrap(), n.to_string());
         assert_eq!(fill(&root.join("new"), 40), Err(rustix::io::Errno::DQUOT.raw_os_error()), "r{n}");
     }
 
     pool.prepare_spares(&base, 1).unwrap();
     assert!(pool.create_root("r0", &base, 50).unwrap().join("mine").exists(), "repeating keeps what is there");
-    assert_eq!(pool.spares(&base).len(), 1);
+    assert_eq!(pool.spares(&base).unwrap().len(), 1);
     drop(pool);
     Pool::unmount(own.path()).unwrap();
     let pool = Pool::open(own.path()).unwrap().unwrap();
-    assert_eq!(pool.spares(&base), Vec::<String>::new());
-    assert_eq!(pool.roots().len(), 8);
+    assert_eq!(pool.spares(&base).unwrap(), Vec::<String>::new());
+    assert_eq!(pool.roots().unwrap().len(), 8);
 }
 
 #[test]
@@ -131,7 +182,7 @@ fn ids_cannot_lead_out_of_the_pool() {
         assert!(pool.create_root(id, &base, 10).is_err(), "{id:?}");
         assert!(pool.delete_root(id).is_err(), "{id:?}");
         assert!(pool.set_limit(id, 10).is_err(), "{id:?}");
-        assert_eq!(pool.root(id), None, "{id:?}");
+        assert!(pool.root(id).is_err(), "{id:?}");
     }
     assert!(base.path.join("os").exists());
 }
@@ -153,10 +204,10 @@ fn a_pool_is_mounted_again_after_a_restart_and_leaves_no_device() {
     assert_eq!(loopdev::devices_of(&image).unwrap(), Vec::<PathBuf>::new());
 
     let pool = Pool::open(own.path()).unwrap().unwrap();
-    assert_eq!(fs::read_to_string(pool.root("kept").unwrap().join("file")).unwrap(), "kept");
+    assert_eq!(fs::read_to_string(pool.root("kept").unwrap().unwrap().join("file")).unwrap(), "kept");
     assert_eq!(fill(&root.join("new"), 60), Err(rustix::io::Errno::DQUOT.raw_os_error()), "limits survive");
     let again = Pool::open(own.path()).unwrap().unwrap();
-    assert_eq!(again.roots(), ["kept"]);
+    assert_eq!(again.roots().unwrap(), ["kept"]);
     assert_eq!(loopdev::devices_of(&image).unwrap().len(), 1, "opened twice, mounted once");
 }
 
@@ -167,7 +218,7 @@ fn a_half_made_pool_file_is_made_anew() {
     assert!(Pool::open(dir.path()).unwrap().is_none());
     let own = OwnPool { dir };
     let pool = Pool::create(own.path()).unwrap();
-    assert_eq!(pool.roots(), Vec::<String>::new());
+    assert_eq!(pool.roots().unwrap(), Vec::<String>::new());
     assert!(!own.path().join("pool.img.new").exists());
 }
 
@@ -240,7 +291,7 @@ async fn setup_changes_what_is_missing_and_then_nothing() {
     fs::write(inner.base_dir().join(".build-crashed/half"), "x").unwrap();
     let third = setup(options(false), &notes).await.unwrap();
     assert!(third.ready() && third.changed());
-    assert_eq!(base::unfinished(&inner), Vec::<String>::new());
+    assert_eq!(base::unfinished(&inner).unwrap(), Vec::<String>::new());
     assert!(notes.0.lock().unwrap().iter().any(|n| n.contains("interrupted build")));
 
     let host = open(&data_dir).unwrap();

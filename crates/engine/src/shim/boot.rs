@@ -93,8 +93,9 @@ pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimEr
 
 pub(super) fn adopt(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>) -> Result<Held, ShimError> {
     let path = spec.places.machine_dir.join(record::MACHINE);
-    let found: Machine =
-        record::read(&path).ok_or_else(|| io_error("read", path.display())(io::ErrorKind::InvalidData.into()))?;
+    let found: Machine = record::read(&path)
+        .and_then(|found| found.ok_or_else(|| io::ErrorKind::InvalidData.into()))
+        .map_err(io_error("read", path.display()))?;
     let pipes = Pipes::open(&spec.places.run_dir)?;
     let sentry = Watched::hold(found.sentry.into(), "the sandbox's kernel")?;
     let gofer = found.gofer.map(|gofer| Watched::hold(gofer.into(), "the sandbox's file server")).transpose()?;

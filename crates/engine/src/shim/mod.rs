@@ -125,7 +125,8 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
     let listener = take_listener().map_err(io_error("take over", "the socket"))?;
     let spec_file = dir.join(paths::SPEC);
     let spec: Spec = record::read(&spec_file)
-        .ok_or_else(|| io_error("read", spec_file.display())(io::ErrorKind::InvalidData.into()))?;
+        .and_then(|spec| spec.ok_or_else(|| io::ErrorKind::InvalidData.into()))
+        .map_err(io_error("read", spec_file.display()))?;
     let layout = cgroup::detect().map_err(ShimError::Group)?;
     let open_group = || Group::open(&layout, &spec.cgroup_parent, &spec.cgroup).map_err(ShimError::Group);
 
@@ -140,6 +141,8 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
             let status = reap(Some(held.sentry.id.pid));
             (watch::describe(end, status), clients)
         }
+        // The server sees that this shim is gone, and tries another.
+        Err(error) if spec.adopt && may_live(&spec) => return Err(error),
         Err(error) => {
             let mut cause = chain(&error);
             let said = boot::said(&spec.places.run_dir);
@@ -157,6 +160,18 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
     }
     watch::tell_end(clients, &listener, end);
     Ok(())
+}
+
+/// A sandbox that runs, or of which that is not known, is not ended because its new shim failed.
+fn may_live(spec: &Spec) -> bool {
+    match record::read::<Machine>(&spec.places.machine_dir.join(record::MACHINE)) {
+        Ok(Some(machine)) => [Some(machine.sentry), machine.gofer]
+            .into_iter()
+            .flatten()
+            .all(|process| ProcessId::from(process).alive().unwrap_or(true)),
+        Ok(None) => false,
+        Err(_) => true,
+    }
 }
 
 /// Standard input is the socket; in its place comes nothing, so that no child can inherit it.

@@ -140,7 +140,7 @@ impl Host {
                 }
             }
         }
-        for root in self.prepared.pool.roots() {
+        for root in self.prepared.pool.roots().unwrap() {
             left.push(format!("disk {root}"));
         }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

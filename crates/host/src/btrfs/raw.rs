@@ -9,6 +9,7 @@ const SUBVOL_QGROUP_INHERIT: u64 = 1 << 2;
 const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 pub(super) const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const QGROUP_LIMIT_MAX_RFER: u64 = 1;
+pub(super) const QGROUP_LIMIT_MAX_EXCL: u64 = 1 << 1;
 const QGROUP_INHERIT_SET_LIMITS: u64 = 1;
 const ROOT_TREE: u64 = 1;
 /// (parent, this, child): an entry from a subvolume to one inside it; and the way back, (child, this, parent).
@@ -217,6 +218,15 @@ pub(super) fn qgroup_remove(dir: BorrowedFd<'_>, qgroup: u64) -> io::Result<()> 
 pub(super) fn qgroup_limit(dir: BorrowedFd<'_>, qgroup: u64, bytes: u64) -> io::Result<()> {
     let mut args = QgroupLimit { qgroup, limit: Limit::bytes(bytes) };
     // SAFETY: QGROUP_LIMIT reads a qgroup_limit_args (its number says "read" for historical reasons).
+    unsafe { call(dir, number(READ, 43, size_of::<QgroupLimit>()), &raw mut args) }
+}
+
+/// `None` lifts it.
+pub(super) fn qgroup_limit_own(dir: BorrowedFd<'_>, qgroup: u64, bytes: Option<u64>) -> io::Result<()> {
+    let max_excl = bytes.unwrap_or(u64::MAX);
+    let limit = Limit { flags: QGROUP_LIMIT_MAX_EXCL, max_rfer: 0, max_excl, rsv_rfer: 0, rsv_excl: 0 };
+    let mut args = QgroupLimit { qgroup, limit };
+    // SAFETY: as in `qgroup_limit`.
     unsafe { call(dir, number(READ, 43, size_of::<QgroupLimit>()), &raw mut args) }
 }
 

@@ -5,9 +5,10 @@
 //! again by the reconciler's next round.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use runtime_model::{Event, Reason, State};
-use runtime_proto::node::{Disk, NodeError, Order};
+use runtime_model::{Event, Reason, SandboxId, State};
+use runtime_proto::node::{Disk, Order};
 use runtime_store::{Operation, SandboxRow};
 
 use super::change::{Step, apply};
@@ -60,7 +61,17 @@ impl AppState {
         let id = live.id;
         let hostname = format!("sandbox-{}", &id.to_string()[..8]);
         let order = Order { id, shape: row.shape, hostname, disk };
-        match self.node().start(order).await {
+        let mut start = self.node().start(order);
+        let started = tokio::select! {
+            started = &mut start => started,
+            // Deleted or stopped meanwhile: the start ends at the stop.
+            _ = live.wait_until(Duration::MAX, |row| row.state != State::Starting) => {
+                let (started, stopped) = tokio::join!(start, self.node().stop(id));
+                stopped.map_err(|error| ApiError::internal(format!("stopping the start of sandbox {id}"), error))?;
+                started
+            }
+        };
+        match started {
             Ok(()) => {
                 live.note_start_error(None);
                 self.report(live, Event::Booted, |_| {}).await?;
@@ -72,7 +83,7 @@ impl AppState {
                     Disk::Kept => self.node().stop(id).await,
                 };
                 undone.map_err(|error| ApiError::internal(format!("undoing the start of sandbox {id}"), error))?;
-                let disk_kept = disk == Disk::Kept && !matches!(error, NodeError::DiskGone);
+                let disk_kept = self.has_disk(id).await?;
                 live.note_start_error(Some(error));
                 self.report(live, Event::BootFailed, |row| {
                     row.reason = Some(Reason::StartupFailed);
@@ -87,8 +98,14 @@ impl AppState {
     async fn stop(&self, live: &Live) -> Result<Next, ApiError> {
         let id = live.id;
         self.node().stop(id).await.map_err(|error| ApiError::internal(format!("stopping sandbox {id}"), error))?;
-        self.report(live, Event::Ended, |row| row.disk_kept = true).await?;
+        let disk_kept = self.has_disk(id).await?;
+        self.report(live, Event::Ended, |row| row.disk_kept = disk_kept).await?;
         Ok(Next::Look)
+    }
+
+    async fn has_disk(&self, id: SandboxId) -> Result<bool, ApiError> {
+        let there = self.node().has_disk(id).await;
+        there.map_err(|error| ApiError::internal(format!("looking for the disk of sandbox {id}"), error))
     }
 
     async fn remove(&self, live: &Live) -> Result<Next, ApiError> {

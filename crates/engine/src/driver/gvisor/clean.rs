@@ -16,18 +16,20 @@ use crate::host_state::{host_name, parse_host_name};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Inner {
-    pub(super) fn trail(&self) -> Vec<SandboxId> {
+    pub(super) fn trail(&self) -> Result<Vec<SandboxId>, DriverError> {
         let mut names = self.options.cgroups.children(&self.options.cgroup_parent);
         names.retain(|name| name.starts_with(&self.cgroup_prefix));
         let mut found: Vec<SandboxId> =
             names.iter().filter_map(|name| parse_host_name(&name[self.cgroup_prefix.len()..])).collect();
         for dir in [self.options.run_dir.clone(), self.options.data_dir.join("sandboxes")] {
-            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-            found.extend(entries.filter_map(|entry| parse_host_name(entry.file_name().to_str()?)));
+            let fail = |e| DriverError::new("look for sandboxes in", dir.display(), e);
+            for entry in fs::read_dir(&dir).map_err(fail)? {
+                found.extend(entry.map_err(fail)?.file_name().to_str().and_then(parse_host_name));
+            }
         }
         found.sort_unstable();
         found.dedup();
-        found
+        Ok(found)
     }
 
     pub(super) fn clean(&self, id: SandboxId) -> Result<(), DriverError> {
@@ -70,7 +72,7 @@ impl Inner {
         group: Option<&Group>,
     ) -> Result<(), DriverError> {
         let fail = |e| DriverError::new("end the processes of", id, e);
-        if let Some(machine) = record::read::<Machine>(&machine_dir.join(record::MACHINE)) {
+        if let Some(machine) = record::read::<Machine>(&machine_dir.join(record::MACHINE)).map_err(fail)? {
             for process in [Some(machine.shim), Some(machine.sentry), machine.gofer].into_iter().flatten() {
                 if let Some(handle) = ProcessId::from(process).open().map_err(fail)? {
                     handle.kill().map_err(fail)?;

@@ -11,13 +11,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{Gvisor, Places, paths};
 use crate::driver::{Booted, Dial, Driver, DriverError, End, Identity, Notice, Reader, Writer};
+use crate::host_state::chain;
 use crate::shim::wire::{self, Ask, Say};
 
 /// From the request to end until nothing is left; the host may be busy.
 const END_LIMIT: Duration = Duration::from_secs(20);
+/// Between attempts to give a machine a new shim, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A connection to a shim.
 pub(super) struct Tie {
@@ -57,8 +62,12 @@ pub(super) struct GvisorMachine {
     id: SandboxId,
     identity: Identity,
     group: Group,
+    /// `None`: it has no shim, and gets one.
     tie: Option<Tie>,
     replacing: Option<JoinHandle<Result<Option<Tie>, DriverError>>>,
+    /// How long the next attempt waits once one has failed, and until when.
+    pause: Duration,
+    not_before: Option<Instant>,
 }
 
 struct Pipes(Places);
@@ -84,24 +93,35 @@ impl Dial for Pipes {
 }
 
 impl GvisorMachine {
-    pub(super) fn new(driver: Gvisor, id: SandboxId, identity: Identity, tie: Tie) -> Result<Self, DriverError> {
+    pub(super) fn new(
+        driver: Gvisor,
+        id: SandboxId,
+        identity: Identity,
+        tie: Option<Tie>,
+    ) -> Result<Self, DriverError> {
         let options = &driver.inner.options;
         let name = driver.inner.cgroup(id);
         let group = Group::open(&options.cgroups, &options.cgroup_parent, &name)
             .map_err(|e| DriverError::new("open the control group", &name, e))?
             .ok_or_else(|| DriverError::new("open the control group", &name, "there is none"))?;
-        Ok(Self { driver, id, identity, group, tie: Some(tie), replacing: None })
+        Ok(Self { driver, id, identity, group, tie, replacing: None, pause: FIRST_PAUSE, not_before: None })
     }
 
     /// The tie broke: the machine has ended, or only its shim has and another is put in its place. Cancel-safe, since
     /// the work is in a task of its own.
     async fn mend(&mut self) -> Result<bool, DriverError> {
+        if let Some(time) = self.not_before {
+            tokio::time::sleep_until(time).await;
+        }
+        // Until the new one has said that it holds the machine, this was an attempt that failed.
+        self.not_before = Some(Instant::now() + self.pause);
         let work = self.replacing.get_or_insert_with(|| {
             let (inner, id) = (self.driver.inner.clone(), self.id);
             tokio::spawn(async move { inner.replace_shim(id).await })
         });
         let result = work.await;
         self.replacing = None;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.tie = result.map_err(|e| DriverError::new("replace the shim of", self.id, e))??;
         Ok(self.tie.is_some())
     }
@@ -130,13 +150,18 @@ impl Booted for GvisorMachine {
                         continue;
                     }
                     Ok(false) => return Notice::Ended(End { cause: "it ended together with its shim".to_owned() }),
-                    Err(error) => return Notice::Ended(End { cause: format!("it lost its shim, and {error}") }),
+                    Err(error) => {
+                        let error = chain(&error);
+                        tracing::error!(sandbox = %self.id, error, "the sandbox has no shim; another is tried soon");
+                        continue;
+                    }
                 }
             };
             match tie.next().await {
                 Some(Say::OutOfMemory) => return Notice::OutOfMemory,
                 Some(Say::Ended(end)) => return Notice::Ended(End { cause: end.cause }),
-                Some(Say::Running { .. } | Say::Unknown) => {}
+                Some(Say::Running { .. }) => (self.pause, self.not_before) = (FIRST_PAUSE, None),
+                Some(Say::Unknown) => {}
                 None => self.tie = None,
             }
         }

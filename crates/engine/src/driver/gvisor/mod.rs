@@ -51,7 +51,7 @@ pub(crate) mod paths {
 
 /// A start that takes longer than this will not come.
 const START_LIMIT: Duration = Duration::from_secs(90);
-/// A shim that an earlier server left in the middle of a start.
+/// A shim that an earlier server left in the middle of a start, or on a host that is very busy.
 const ADOPT_LIMIT: Duration = Duration::from_secs(6);
 
 /// Where things of one sandbox lie.
@@ -183,7 +183,7 @@ impl Inner {
     /// Puts a new shim beside a machine whose own is gone. `None` if the machine is gone too.
     async fn replace_shim(&self, id: SandboxId) -> Result<Option<Tie>, DriverError> {
         let places = self.places(id);
-        let Some(machine) = self.living_machine(&places) else { return Ok(None) };
+        let Some(machine) = self.living_machine(&places)? else { return Ok(None) };
         let spec = Spec {
             id: host_name(id),
             runsc: self.runsc.clone(),
@@ -199,11 +199,15 @@ impl Inner {
         self.start_shim(&places.run_dir, socket).await.map(Some)
     }
 
-    fn living_machine(&self, places: &Places) -> Option<Machine> {
-        let machine: Machine = record::read(&places.machine_dir.join(record::MACHINE))?;
-        let same_boot = runtime_host::process::boot_id().is_ok_and(|boot| boot == machine.boot_id);
-        let alive = runtime_host::process::ProcessId::from(machine.sentry).is_alive();
-        (same_boot && alive).then_some(machine)
+    /// `None` is certain: whatever may be a passing trouble of the host is an error.
+    fn living_machine(&self, places: &Places) -> Result<Option<Machine>, DriverError> {
+        let path = places.machine_dir.join(record::MACHINE);
+        let read = record::read(&path).map_err(|e| DriverError::new("read", path.display(), e))?;
+        let Some(machine): Option<Machine> = read else { return Ok(None) };
+        let boot = runtime_host::process::boot_id().map_err(|e| DriverError::new("read", "the boot id", e))?;
+        let sentry = runtime_host::process::ProcessId::from(machine.sentry);
+        let alive = sentry.alive().map_err(|e| DriverError::new("look at process", sentry.pid, e))?;
+        Ok((boot == machine.boot_id && alive).then_some(machine))
     }
 }
 
@@ -215,12 +219,18 @@ impl Driver for Gvisor {
 
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError> {
         let (id, places) = (plan.id, self.inner.places(plan.id));
-        let identity = plan.identity.clone();
+        let (identity, abort) = (plan.identity.clone(), plan.abort.clone());
         let started = async {
             let inner = self.inner.clone();
             let socket = blocking(move || inner.lay_out(&plan)).await?;
             let mut tie = self.inner.start_shim(&places.run_dir, socket).await?;
-            match tokio::time::timeout(START_LIMIT, tie.next()).await {
+            let said = tokio::select! {
+                biased;
+                // What is under way is swept below, with its shim.
+                () = abort.cancelled() => return Err(DriverError::new("start sandbox", id, "it is no longer wanted")),
+                said = tokio::time::timeout(START_LIMIT, tie.next()) => said,
+            };
+            match said {
                 Ok(Some(Say::Running { create_ms, start_ms })) => {
                     tracing::debug!(sandbox = %id, create_ms, start_ms, "sandbox process started");
                     Ok(tie)
@@ -231,7 +241,7 @@ impl Driver for Gvisor {
             }
         };
         match started.await {
-            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, tie)?)),
+            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, Some(tie))?)),
             Err(error) => {
                 self.clean(id).await?;
                 Err(error)
@@ -241,33 +251,23 @@ impl Driver for Gvisor {
 
     async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError> {
         let places = self.inner.places(id);
+        // A machine without a shim that answers gets one in its own time: what counts is whether its kernel runs.
         let mut tie = UnixStream::connect(places.run_dir.join(paths::SOCKET)).await.ok().map(|s| Tie::new(s, None));
-        loop {
-            let replaced = tie.is_none();
-            let Some(mut held) = (match tie.take() {
-                Some(held) => Some(held),
-                None => self.inner.replace_shim(id).await?,
-            }) else {
-                return Ok(None);
-            };
+        if let Some(held) = &mut tie {
             match tokio::time::timeout(ADOPT_LIMIT, held.next()).await {
-                Ok(Some(Say::Running { .. })) => {
-                    tie = Some(held);
-                    break;
-                }
+                Ok(Some(Say::Ended(_))) => return Ok(None),
                 // A shim that died with its server may still take one connection.
-                Ok(None) if !replaced => {}
-                _ => return Ok(None),
+                Ok(None) => tie = None,
+                Ok(Some(_)) | Err(_) => {}
             }
         }
-        let Some(tie) = tie else { return Ok(None) };
-        let Some(machine) = self.inner.living_machine(&places) else { return Ok(None) };
+        let Some(machine) = self.inner.living_machine(&places)? else { return Ok(None) };
         Ok(Some(Box::new(GvisorMachine::new(self.clone(), id, machine.identity, tie)?)))
     }
 
     async fn trail(&self) -> Result<Vec<SandboxId>, DriverError> {
         let inner = self.inner.clone();
-        blocking(move || Ok(inner.trail())).await
+        blocking(move || inner.trail()).await
     }
 
     async fn clean(&self, id: SandboxId) -> Result<(), DriverError> {

@@ -2,7 +2,7 @@
 //! once it has ended. They only locate; the store decides what should be.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use runtime_host::process::ProcessId;
@@ -71,11 +71,18 @@ pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<File> {
     Ok(file)
 }
 
-/// `None` if there is none, or none that can be read: both mean that nothing is known.
-pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let file = File::open(path).ok()?;
-    if file.metadata().ok()?.len() > LIMIT {
-        return None;
+/// `None` if there is none, or something that is no record: both mean that nothing is known. One that cannot be read
+/// just now is an error.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    if file.metadata()?.len() > LIMIT {
+        return Ok(None);
     }
-    serde_json::from_reader(io::BufReader::new(file)).ok()
+    let mut text = Vec::new();
+    file.take(LIMIT).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text).ok())
 }
