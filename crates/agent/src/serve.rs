@@ -78,7 +78,13 @@ where
         if handshake::welcome(writer, &welcome).await.is_err() {
             continue;
         }
-        let config = Config { side: Side::Agent, epoch: hello.epoch, max_open: MAX_REQUEST, max_streams: MAX_STREAMS };
+        let config = Config {
+            side: Side::Agent,
+            epoch: hello.epoch,
+            max_open: MAX_REQUEST,
+            max_streams: MAX_STREAMS,
+            max_incoming: MAX_STREAMS,
+        };
         let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
         let accept = async {
             while let Some(opened) = incoming.recv().await {
@@ -141,7 +147,10 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
         Ask::Rename(wanted) => files::change::rename(agent, wanted).await?,
         Ask::Chmod(wanted) => files::change::chmod(agent, wanted).await?,
         Ask::KillLargest(_) => memory::kill_largest(agent).await?,
-        Ask::GetActivity(_) => Tell::Activity(Activity { live_processes: agent.table.live() as u32 }),
+        // What an ended leader left in the background is at work as well.
+        Ask::GetActivity(_) => {
+            Tell::Activity(Activity { live_processes: (agent.table.live() + agent.table.left_behind()) as u32 })
+        }
         Ask::Shutdown(wanted) => shutdown::run(agent, Duration::from_millis(wanted.grace_ms)).await?,
     };
     Ok(Some(last))

@@ -27,8 +27,8 @@ const REDIAL: Duration = Duration::from_secs(1);
 /// Breaches of the protocol without a quiet time between them until the link gives up.
 const MAX_BREACHES: u32 = 5;
 const QUIET: Duration = Duration::from_secs(60);
-/// The longest message with which a guest may open a stream.
-const MAX_OPEN: usize = 64 * 1024;
+/// Between two lines in the log about one link.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Every process may be followed by more than one reader; each stream holds at most its window.
 const MAX_STREAMS: usize = 4096;
 
@@ -129,50 +129,71 @@ impl Link {
     }
 
     async fn keep(&self) -> Result<std::convert::Infallible, LinkError> {
-        let mut breaches = Breaches::default();
+        let (mut breaches, mut logged) = (Breaches::default(), None);
+        let mut may_log = move || {
+            let due = logged.is_none_or(|last: Instant| last.elapsed() >= LOG_PAUSE);
+            if due {
+                logged = Some(Instant::now());
+            }
+            due
+        };
         loop {
             let (mut reader, mut writer) = match self.dialer.dial() {
                 Ok(pipe) => pipe,
                 Err(error) => {
                     // A host without descriptors, say: no reason to give up a sandbox.
-                    tracing::error!(sandbox = %self.id, error = chain(&error), "the sandbox cannot be dialled");
+                    if may_log() {
+                        tracing::error!(sandbox = %self.id, error = chain(&error), "the sandbox cannot be dialled");
+                    }
                     tokio::time::sleep(REDIAL).await;
                     continue;
                 }
             };
             let attached = Instant::now();
             let cause = match self.attach(&mut reader, &mut writer).await? {
-                Ended::Violation(why) => {
+                Broken::Breach(why) => {
                     if breaches.count(attached.elapsed()) >= MAX_BREACHES {
                         return Err(LinkError::Breaches(why.to_owned()));
                     }
                     why
                 }
-                Ended::Closed => "it closed",
-                Ended::NewHello => "it was greeted by another",
+                Broken::Silence => "its agent did not answer a greeting",
             };
             self.attachment.send_replace(Attachment::Waiting);
-            tracing::warn!(sandbox = %self.id, cause, "the link to the sandbox broke; greeting its agent again");
+            if may_log() {
+                tracing::warn!(sandbox = %self.id, cause, "the link to the sandbox broke; greeting its agent again");
+            }
+            tokio::time::sleep(REDIAL).await;
         }
     }
 
     /// One attachment, from greeting to end.
-    async fn attach(&self, reader: &mut Reader, writer: &mut Writer) -> Result<Ended, LinkError> {
+    async fn attach(&self, reader: &mut Reader, writer: &mut Writer) -> Result<Broken, LinkError> {
         let hello = self.hello()?;
         let greeted = tokio::time::timeout(GREET_LIMIT, handshake::greet(reader, writer, &hello)).await;
         let (welcome, mut unread) = match greeted {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(error @ HandshakeError::Version { .. })) => return Err(LinkError::Version(error)),
-            Ok(Err(HandshakeError::Invalid(why))) => return Ok(Ended::Violation(why)),
-            Ok(Err(HandshakeError::Closed | HandshakeError::Io(_))) | Err(_) => return Ok(Ended::Closed),
+            Ok(Err(HandshakeError::Invalid(why))) => return Ok(Broken::Breach(why)),
+            Ok(Err(HandshakeError::Closed | HandshakeError::Io(_))) | Err(_) => return Ok(Broken::Silence),
         };
         tracing::debug!(sandbox = %self.id, agent = welcome.agent_version, boot = welcome.boot, "attached");
-        let config = Config { side: Side::Host, epoch: hello.epoch, max_open: MAX_OPEN, max_streams: MAX_STREAMS };
-        let (opener, incoming, pump) = Channel::new(config).into_parts();
-        // Nothing is served to a guest yet: streams that it opens are refused.
-        drop(incoming);
+        let config = Config {
+            side: Side::Host,
+            epoch: hello.epoch,
+            max_open: 0,
+            max_streams: MAX_STREAMS,
+            // Nothing is served to a guest yet.
+            max_incoming: 0,
+        };
+        let (opener, _incoming, pump) = Channel::new(config).into_parts();
         self.attachment.send_replace(Attachment::Up(opener));
-        Ok(pump.run(reader, writer, &mut unread).await)
+        Ok(Broken::Breach(match pump.run(reader, writer, &mut unread).await {
+            Ended::Violation(why) => why,
+            // An agent ends with its sandbox, whose end is told otherwise.
+            Ended::Closed => "its agent closed the link",
+            Ended::NewHello => "its agent behaves as if it were greeted",
+        }))
     }
 
     fn hello(&self) -> Result<Hello, LinkError> {
@@ -196,6 +217,12 @@ impl Link {
             epoch,
         })
     }
+}
+
+/// How an attachment ended.
+enum Broken {
+    Breach(&'static str),
+    Silence,
 }
 
 /// Counts what comes in quick succession.
@@ -250,12 +277,19 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_keeps_breaking_the_protocol_is_given_up() {
+        // A frame of four gigabytes; the beginning of another greeting; nothing, and the pipe closes.
+        let lies: [&[u8]; 3] = [&[0xff; 16], &[0; 16], &[]];
+        futures_util::future::join_all(lies.map(is_given_up)).await;
+    }
+
+    async fn is_given_up(lie: &[u8]) {
         let (link, asker, mut dialled) = link();
+        let mut greeted = 0;
         let liar = async {
             while let Some(mut pipe) = dialled.recv().await {
                 welcome(&mut pipe).await;
-                // A frame of four gigabytes.
-                pipe.write_all(&[0xff; 16]).await.unwrap();
+                greeted += 1;
+                pipe.write_all(lie).await.unwrap();
             }
         };
         let error = tokio::select! {
@@ -263,6 +297,7 @@ mod tests {
             () = liar => panic!("the link stopped dialling"),
         };
         assert!(matches!(error, LinkError::Breaches(_)), "{error}");
+        assert_eq!(greeted, MAX_BREACHES);
         let asked = asker.ask(Request::new(Ask::GetActivity(Nothing {}))).await;
         assert!(matches!(asked, Err(AskError::Gone)));
     }
@@ -276,7 +311,8 @@ mod tests {
             welcome(&mut dialled.recv().await.unwrap()).await;
             let mut pipe = dialled.recv().await.unwrap();
             let hello = welcome(&mut pipe).await;
-            let config = Config { side: Side::Agent, epoch: hello.epoch, max_open: MAX_OPEN, max_streams: 4 };
+            let config =
+                Config { side: Side::Agent, epoch: hello.epoch, max_open: 64 * 1024, max_streams: 4, max_incoming: 4 };
             let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
             let serve = async {
                 let opened = incoming.recv().await.unwrap();

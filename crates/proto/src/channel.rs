@@ -52,6 +52,8 @@ pub struct Config {
     pub max_open: usize,
     /// Streams the peer, and we, may have open.
     pub max_streams: usize,
+    /// Streams of the peer that may wait to be taken; with none, each is refused at its first frame.
+    pub max_incoming: usize,
 }
 
 /// Why [`serve`] returned. The reader is handed back with what was read past the end.
@@ -154,8 +156,7 @@ impl Channel {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let (outbox, outbox_rx) = mpsc::channel(OUTBOX);
-        // As long as there may be streams: a burst that comes in one read is not refused.
-        let (incoming_tx, incoming) = mpsc::channel(config.max_streams);
+        let (incoming_tx, incoming) = mpsc::channel(config.max_incoming.max(1));
         let (quiesced, quiesce) = mpsc::channel(1);
         let next = if config.side == Side::Host { 1 } else { 2 };
         let table = Table { open: HashMap::new(), next, closed: false };
@@ -269,6 +270,8 @@ async fn read_frames<R: AsyncRead + Unpin>(
                     Ok(_) => continue,
                 }
             }
+            // Nobody greets a host.
+            Decoded::Padding if shared.config.side == Side::Host => return Ended::Violation("padding between frames"),
             Decoded::Padding => return Ended::NewHello,
             Decoded::Garbled(_) if shared.config.side == Side::Agent => return Ended::NewHello,
             Decoded::Garbled(why) => return Ended::Violation(why),
@@ -372,8 +375,12 @@ fn open_from_peer(
     if frame.stream == 0 || frame.stream % 2 != peers_parity {
         return Err("a stream number of the wrong side");
     }
+    if shared.config.max_incoming == 0 {
+        let _ = shared.outbox.try_send(shared.frame(Kind::Reset, frame.stream, Bytes::new()));
+        return Ok(());
+    }
     let whole = if frame.flags & FLAG_MORE != 0 || opening.contains_key(&frame.stream) {
-        if !opening.contains_key(&frame.stream) && opening.len() >= shared.config.max_streams {
+        if !opening.contains_key(&frame.stream) && opening.len() >= shared.config.max_incoming {
             return Err("too many unfinished openings");
         }
         let part = opening.entry(frame.stream).or_default();
@@ -563,7 +570,7 @@ mod tests {
     use super::*;
 
     fn config(side: Side) -> Config {
-        Config { side, epoch: 1, max_open: 1 << 20, max_streams: 64 }
+        Config { side, epoch: 1, max_open: 1 << 20, max_streams: 64, max_incoming: 64 }
     }
 
     struct Pair {
@@ -659,6 +666,34 @@ mod tests {
         pump.abort();
         assert_eq!(stream.recv().await, Err(ChannelError::Closed));
         assert!(host.is_closed());
+    }
+
+    /// A peer that may open nothing is told so at once, and nothing of what it sends is kept.
+    #[tokio::test]
+    async fn where_none_may_come_in_the_first_frame_is_refused() {
+        let (ours, theirs) = tokio::io::duplex(32 * 1024);
+        let config = Config { max_incoming: 0, ..config(Side::Host) };
+        let (_host, mut incoming, pump) = Channel::new(config).into_parts();
+        tokio::spawn(async move {
+            let (mut reader, mut writer) = tokio::io::split(ours);
+            pump.run(&mut reader, &mut writer, &mut BytesMut::new()).await
+        });
+        let (mut reader, mut writer) = tokio::io::split(theirs);
+        let mut answer = BytesMut::new();
+        for (stream, flags) in [(2, FLAG_MORE), (4, 0)] {
+            let mut out = BytesMut::new();
+            Frame { kind: Kind::Open, flags, epoch: 1, stream, payload: Bytes::from_static(b"x") }.encode(&mut out);
+            writer.write_all(&out).await.unwrap();
+            let refused = loop {
+                match frame::decode(&mut answer) {
+                    Decoded::Partial => assert!(reader.read_buf(&mut answer).await.unwrap() > 0),
+                    Decoded::Frame(frame) => break frame,
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!((refused.kind, refused.stream), (Kind::Reset, stream));
+        }
+        assert!(incoming.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -15,6 +15,8 @@ pub const HEADER: usize = 16;
 pub const TRAILER: usize = 4;
 /// A frame with its header and trailer stays within 64 KiB.
 pub const MAX_PAYLOAD: usize = 64 * 1024 - HEADER - TRAILER;
+/// A shorter payload is copied: it would keep the whole buffer it was read into alive.
+const COPIED: usize = 16 * 1024;
 const TRAILER_MARK: u32 = 0x9e37_79b9;
 
 /// Set on every frame of a message but the last.
@@ -117,7 +119,13 @@ pub fn decode(buf: &mut BytesMut) -> Decoded {
         return Decoded::Partial;
     }
     buf.advance(HEADER);
-    let payload = buf.split_to(len).freeze();
+    let payload = if len < COPIED {
+        let copy = Bytes::copy_from_slice(&buf[..len]);
+        buf.advance(len);
+        copy
+    } else {
+        buf.split_to(len).freeze()
+    };
     if buf.get_u32_le() != TRAILER_MARK {
         return Decoded::Garbled("a frame was left unfinished");
     }
@@ -148,6 +156,16 @@ mod tests {
         }
         assert_eq!(decode(&mut wire), Decoded::Frame(frame(b"hello")));
         assert!(wire.is_empty());
+    }
+
+    #[test]
+    fn a_short_message_does_not_keep_the_buffer() {
+        let mut wire = BytesMut::with_capacity(64 * 1024);
+        let buffer = wire.as_ptr() as usize;
+        frame(b"hello").encode(&mut wire);
+        let Decoded::Frame(frame) = decode(&mut wire) else { panic!("not a frame") };
+        let at = frame.payload.as_ptr() as usize;
+        assert!(!(buffer..buffer + 64 * 1024).contains(&at));
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl Table {
         self.lock().live
     }
 
+    /// Ended ones of whose tree something lives on.
+    pub(crate) fn left_behind(&self) -> usize {
+        self.lock().ended.iter().filter(|(_, proc)| proc.state.borrow().tree).count()
+    }
+
     /// The process whose tree hangs below this runner.
     pub(crate) fn by_runner(&self, runner: i32) -> Option<Arc<Proc>> {
         self.lock().by_id.values().find(|proc| proc.roots().contains(&runner)).cloned()

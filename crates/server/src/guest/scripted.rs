@@ -97,7 +97,7 @@ impl Scripted {
 impl Node for Scripted {
     async fn ask(&self, _id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let config = |side| Config { side, epoch: 1, max_open: MAX_REQUEST, max_streams: 8 };
+        let config = |side| Config { side, epoch: 1, max_open: MAX_REQUEST, max_streams: 8, max_incoming: 8 };
         let (host, host_in, host_pump) = Channel::new(config(Side::Host)).into_parts();
         let (agent, mut agent_in, agent_pump) = Channel::new(config(Side::Agent)).into_parts();
         tokio::spawn(async move {

@@ -134,7 +134,7 @@ impl Node for MemoryNode {
         }
         self.asked.fetch_add(1, Ordering::Relaxed);
         let (host_end, agent_end) = tokio::io::duplex(64 * 1024);
-        let config = |side| Config { side, epoch: 1, max_open: 1 << 20, max_streams: 16 };
+        let config = |side| Config { side, epoch: 1, max_open: 1 << 20, max_streams: 16, max_incoming: 16 };
         let (opener, _, host) = Channel::new(config(Side::Host)).into_parts();
         let (_, mut asked, agent) = Channel::new(config(Side::Agent)).into_parts();
         for (pump, end) in [(host, host_end), (agent, agent_end)] {

@@ -63,7 +63,7 @@ async fn attach(mut stdin: ChildStdin, mut stdout: ChildStdout, child: Child) ->
         ..Hello::default()
     };
     let (_, mut rest) = handshake::greet(&mut stdout, &mut stdin, &hello).await.expect("the agent welcomes");
-    let config = Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096 };
+    let config = Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096, max_incoming: 4096 };
     let (host, incoming, pump) = Channel::new(config).into_parts();
     let (hang_up, hung_up) = oneshot::channel::<()>();
     let pump = tokio::spawn(async move {
