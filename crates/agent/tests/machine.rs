@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use runtime_proto::guest::{Ask, Command, ExecDone, Follow, Nothing, ProcessState, Shutdown, Tell};
+use runtime_proto::guest::{Activity, Ask, Command, ExecDone, Follow, Nothing, ProcessState, Shutdown, Tell};
 
 /// Everything the machine writes goes to memory that goes away with it.
 const BOOT: &str = r#"set -e
@@ -100,8 +100,14 @@ async fn what_sudo_started_belongs_to_its_caller() {
     let process = guest.spawn(spawn(user("sudo sh -c 'setsid sleep 4203 >/dev/null 2>&1 &'"))).await;
     let ended = guest.until(&process.id, |process| process.exit_code.is_some() && process.leftovers == 1).await;
     assert_eq!(ended.exit_code, Some(0));
+    let Tell::Activity(active) = guest.one(Ask::GetActivity(Nothing {})).await.unwrap() else { panic!() };
+    assert!(active.live_processes >= 1, "what was left behind is at work");
     guest.signal(&process.id, 9).await;
     guest.until(&process.id, |process| process.leftovers == 0).await;
+    // The word of it comes from the runner, a moment later.
+    let idle = Tell::Activity(Activity { live_processes: 0 });
+    let wait = async { while guest.one(Ask::GetActivity(Nothing {})).await.unwrap() != idle {} };
+    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("what was left is gone, and still counts");
     assert_eq!(out(&guest, user("pgrep -cx sleep")).await.1, "0\n");
 }
 
@@ -123,9 +129,13 @@ async fn a_guest_that_kills_everything_leaves_the_agent() {
 async fn a_fork_bomb_ends_with_its_exec_and_others_go_on() {
     // Few enough that other tests, whose user has the same number, are not bound by it.
     let guest = boot_with(200).await;
-    let bomb = Command { timeout_ms: 2000, ..user("b() { b | b & }; b; sleep 100") };
+    let bomb = Command { timeout_ms: 5000, ..user("b() { b | b & }; b; sleep 100") };
     let (bombed, during) = tokio::join!(guest.exec(bomb), async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let at_work = async {
+            let count = shell("ps -u runtime -o pid= | wc -l");
+            while out(&guest, count.clone()).await.1.trim().parse::<u32>().unwrap() < 50 {}
+        };
+        tokio::time::timeout(Duration::from_secs(30), at_work).await.expect("the bomb does not go off");
         out(&guest, shell("echo here")).await
     });
     assert_eq!(bombed.unwrap().process.unwrap().state, ProcessState::TimedOut as i32);

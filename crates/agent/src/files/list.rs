@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use globset::{GlobBuilder, GlobMatcher};
 use runtime_proto::channel::Stream;
@@ -14,6 +16,7 @@ use rustix::io::Errno;
 
 use super::{FileError, absolute, act, info, kind_of};
 use crate::Agent;
+use crate::process::requests::hung_up;
 use crate::serve::{Failure, tell};
 
 /// Entries of one answer.
@@ -23,14 +26,21 @@ const BATCH_BYTES: usize = 32 * 1024;
 const MAX_GLOB: usize = 4096;
 /// Directories that wait to be looked into.
 const MAX_PENDING: usize = 1_000_000;
+/// A guest can make trees that take days.
+const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: ListFiles, stream: &mut Stream) -> Result<Tell, Failure> {
     let path = absolute(&wanted.path)?;
     let glob = matcher(&wanted.glob)?;
     let limit = if wanted.limit == 0 { MAX_ENTRIES } else { MAX_ENTRIES.min(wanted.limit as usize) };
     let depth = if wanted.depth == 0 { u32::MAX } else { wanted.depth };
-    let walk = Walk { root: path, depth, glob, hidden: wanted.hidden, limit };
-    let found = act(wanted.user, move || walk.run()).await?;
+    let (until, gone) = (Instant::now() + LIMIT, Arc::new(AtomicBool::new(false)));
+    let _leaving = Leaving(gone.clone());
+    let walk = Walk { root: path, depth, glob, hidden: wanted.hidden, limit, until, gone };
+    let found = tokio::select! {
+        found = act(wanted.user, move || walk.run()) => found?,
+        gone = hung_up(stream) => return Err(gone.into()),
+    };
     let mut batch = Vec::new();
     let mut bytes = 0;
     for file in found {
@@ -45,6 +55,15 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: ListFiles, stream: &mut S
         batch.push(file);
     }
     Ok(Tell::Files(FileList { files: batch }))
+}
+
+/// Ends the walk with the request.
+struct Leaving(Arc<AtomicBool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn matcher(glob: &str) -> Result<Option<GlobMatcher>, GuestError> {
@@ -65,6 +84,9 @@ struct Walk {
     glob: Option<GlobMatcher>,
     hidden: bool,
     limit: usize,
+    until: Instant,
+    /// Nobody waits for it.
+    gone: Arc<AtomicBool>,
 }
 
 impl Walk {
@@ -88,6 +110,10 @@ impl Walk {
                 Err(_) => continue,
             };
             for name in names {
+                if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
+                    let why = "holds more than can be listed in time; name a part of it, or a depth";
+                    return Err(FileError::refused(ErrorCode::Invalid, root, why));
+                }
                 if !self.hidden && name.as_encoded_bytes().first() == Some(&b'.') {
                     continue;
                 }
@@ -156,5 +182,22 @@ mod tests {
         }
         assert!(matcher("[").is_err());
         assert!(matcher("").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_walk_ends_in_time_and_with_its_request() {
+        let walk = |until, gone| Walk {
+            root: "/proc".into(),
+            depth: 1,
+            glob: None,
+            hidden: true,
+            limit: 10,
+            until,
+            gone: Arc::new(AtomicBool::new(gone)),
+        };
+        let later = Instant::now() + LIMIT;
+        assert!(walk(later, false).run().is_ok());
+        assert!(walk(later, true).run().is_err());
+        assert!(walk(Instant::now(), false).run().is_err());
     }
 }

@@ -16,10 +16,28 @@ use std::path::{Component, Path, PathBuf};
 use runtime_host::credentials::Acting;
 use runtime_proto::guest::{ErrorCode, FileInfo, FileKind, GuestError, User};
 use rustix::fs::{AtFlags, CWD, Stat};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 pub(crate) use error::FileError;
 
 use crate::users::users;
+
+/// Workers that may be at file work at once: half of all. The others are for what ends processes and starts them, which
+/// no slow disk or endless tree may hold up.
+static PLACES: Semaphore = Semaphore::const_new(12);
+
+/// Waits for a place and does file work there. The place is the work's, not its caller's, who may go away.
+pub(crate) async fn at_work<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, GuestError> {
+    let closed = |_| GuestError::new(ErrorCode::Internal, "reaching a file: no worker is left");
+    let place = PLACES.acquire().await.map_err(closed)?;
+    Ok(tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    }))
+}
 
 /// Runs file work as the user, off the thread that serves everybody.
 pub(crate) async fn act<T: Send + 'static>(
@@ -28,8 +46,7 @@ pub(crate) async fn act<T: Send + 'static>(
 ) -> Result<T, GuestError> {
     let user = User::try_from(user)
         .map_err(|_| GuestError::new(ErrorCode::Invalid, "reaching a file: the user is unknown"))?;
-    let done = tokio::task::spawn_blocking(move || act_here(user, work)).await;
-    match done {
+    match at_work(move || act_here(user, work)).await?.await {
         Ok(result) => result.map_err(|error| error.to_guest()),
         Err(_) => Err(GuestError::new(ErrorCode::Internal, "reaching a file: the worker ended early")),
     }

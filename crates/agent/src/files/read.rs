@@ -10,7 +10,7 @@ use runtime_proto::channel::Stream;
 use runtime_proto::guest::{Chunk, DATA_STEP, ErrorCode, FileInfo, FileKind, GuestError, PathRef, Tell};
 use rustix::fs::{Mode, OFlags};
 
-use super::{FileError, absolute, act, info, kind_of};
+use super::{FileError, absolute, act, at_work, info, kind_of};
 use crate::Agent;
 use crate::serve::{Failure, tell};
 
@@ -49,7 +49,7 @@ fn chunk(data: Bytes) -> Tell {
 async fn next(file: &Arc<File>, offset: u64, size: u64) -> Result<Bytes, GuestError> {
     let file = file.clone();
     // The file is open: no rights are needed any more.
-    let read = tokio::task::spawn_blocking(move || read_piece(&file, offset, size)).await;
+    let read = at_work(move || read_piece(&file, offset, size)).await?.await;
     match read {
         Ok(Ok(piece)) => Ok(piece),
         Ok(Err(error)) => Err(GuestError::new(ErrorCode::Internal, format!("reading a file at {offset}: {error}"))),

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{FileError, absolute, act_here, info};
+use super::{FileError, absolute, act_here, at_work, info};
 use crate::Agent;
 use crate::process::launch::HOME;
 use crate::serve::Failure;
@@ -49,8 +49,8 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: WriteFile, stream: &mut S
     let small = size <= SMALL;
     let _place = if small { None } else { Some(LARGE.acquire().await.map_err(|_| Failure::Gone)?) };
     let (parts, received) = mpsc::channel(if small { SMALL as usize / 1024 } else { 8 });
-    let start = move || tokio::task::spawn_blocking(move || act_here(user, || write(&path, mode, received)));
-    let (mut worker, mut start) = if small { (None, Some(start)) } else { (Some(start()), None) };
+    let start = move || at_work(move || act_here(user, || write(&path, mode, received)));
+    let (mut worker, mut start) = if small { (None, Some(start)) } else { (Some(start().await?), None) };
     let mut taken = 0;
     let mut messages = 0;
     let complete = loop {
@@ -67,7 +67,7 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: WriteFile, stream: &mut S
         }
     };
     if let Some(start) = start.take() {
-        worker = Some(start());
+        worker = Some(start().await?);
     }
     let Some(worker) = worker else { return Err(Failure::Gone) };
     if complete {

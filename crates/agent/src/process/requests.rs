@@ -102,7 +102,7 @@ async fn feed_until_settled(proc: &Arc<Proc>, stream: &mut Stream) -> Result<(),
 }
 
 /// Completes only when the host gave the stream up.
-async fn hung_up(stream: &mut Stream) -> ChannelError {
+pub(crate) async fn hung_up(stream: &mut Stream) -> ChannelError {
     loop {
         match stream.recv().await {
             Err(gone) => return gone,
