@@ -119,9 +119,11 @@ pub fn shim_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
-    // The log is opened again below: descriptors above 2 are closed.
-    process::detach().map_err(io_error("detach from", "the server"))?;
+    // Descriptors above 2 are closed under their owners: the log must not close, later, what then has its number.
+    *log = Log::closed();
+    let detached = process::detach();
     *log = Log::open(&dir.join(paths::LOG));
+    detached.map_err(io_error("detach from", "the server"))?;
     let listener = take_listener().map_err(io_error("take over", "the socket"))?;
     let spec_file = dir.join(paths::SPEC);
     let spec: Spec = record::read(&spec_file)
