@@ -96,3 +96,43 @@ async fn back_to(group: &Group, limit: u64) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use newtype_uuid::GenericUuid;
+    use runtime_host::cgroup::{self, Limits};
+    use runtime_model::SandboxId;
+
+    use super::*;
+    use crate::driver::{Dial, DriverError, Identity, Reader, Writer};
+    use crate::link::Link;
+    use crate::prepare::CGROUP_PARENT;
+
+    struct Nobody;
+
+    impl Dial for Nobody {
+        fn dial(&self) -> Result<(Reader, Writer), DriverError> {
+            Err(DriverError::new("dial", "nobody", "there is no machine"))
+        }
+    }
+
+    /// Its agent is not even asked; and a limit that was left raised is put back.
+    #[tokio::test]
+    async fn who_is_no_longer_short_loses_nothing() {
+        let limit = 64 << 20;
+        let limits = Limits { memory_bytes: limit, cpu_quota_millis: 1000, cpu_floor_millis: 100, pids: 16 };
+        let name = format!("shortage-test-{}", std::process::id());
+        let group = Group::create(&cgroup::detect().unwrap(), CGROUP_PARENT, &name, &limits).unwrap();
+        group.set_memory_limit(limit + RAISE).unwrap();
+        let identity = Identity { hostname: String::new(), generation: 1, max_user_processes: 1, memory_bytes: limit };
+        let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(1));
+        let (_link, asker) = Link::new(id, identity, Arc::new(Nobody));
+        let relief = relieve(&group, limit, &asker).await;
+        let limit_after = group.memory_limit();
+        group.remove(Duration::from_secs(5)).unwrap();
+        assert_eq!(relief.unwrap(), Relief::default());
+        assert_eq!(limit_after.unwrap(), limit);
+    }
+}
