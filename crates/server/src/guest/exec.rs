@@ -79,8 +79,21 @@ async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Resul
         has_stdin: stdin.is_some(),
     };
     let ran = guest.exec(exec, stdin).await?;
+    let whole = answer(ran, guest.memory_mib());
     // The agent finds this process by its key until the record is on the disk.
-    Ok(Answer::json(&answer(ran, guest.memory_mib()))?.keep(Keep::Later))
+    Answer::json(&whole)?.keep(Keep::Later).or_brief(|| brief(&whole))
+}
+
+/// What is remembered of an answer with much output: how it ended and which process it was. The output itself is kept
+/// by the agent, under that process, for as long as it keeps ended ones.
+fn brief(whole: &ExecAnswer) -> ExecAnswer {
+    ExecAnswer {
+        stdout: String::new(),
+        stderr: String::new(),
+        stdout_truncated: whole.stdout_truncated || !whole.stdout.is_empty(),
+        stderr_truncated: whole.stderr_truncated || !whole.stderr.is_empty(),
+        ..whole.clone()
+    }
 }
 
 fn answer(ran: Ran, memory_mib: u64) -> ExecAnswer {
@@ -108,6 +121,7 @@ fn text(bytes: Vec<u8>) -> String {
 /// without an outcome.
 async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<Follower, ApiError> {
     app.not_draining()?;
+    let stopping = app.sandboxes().stopping().clone();
     let work = app.clone().tasks().spawn(async move {
         wanted.check_time(&app, &call.caller, &id).await?;
         let guest = Guest::reach(&app, &call.caller, &id).await?;
@@ -125,7 +139,7 @@ async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Resu
             }
         };
         let start = ExecEvent::Start { process_id: process_id.clone(), replayed };
-        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start))
+        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start).until(stopping))
     });
     work.await.map_err(|error| ApiError::internal("starting a streamed command", error))?
 }
