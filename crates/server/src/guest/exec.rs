@@ -204,3 +204,32 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 pub(super) fn new_process_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::idempotency::REMEMBERED_BODY;
+
+    #[test]
+    fn much_output_is_answered_whole_and_remembered_in_brief() {
+        let answered = |stdout: String| {
+            let process = runtime_proto::guest::Process { id: "p".to_owned(), ..Default::default() };
+            let ran = Ran {
+                process,
+                stdout: stdout.into(),
+                stderr: Vec::new(),
+                stdout_truncated: false,
+                stderr_truncated: false,
+            };
+            let whole = answer(ran, 1024);
+            Answer::json(&whole).and_then(|answer| answer.or_brief(|| brief(&whole))).expect("an answer")
+        };
+        assert!(answered("x".to_owned()).brief.is_none());
+        let much = answered("x".repeat(REMEMBERED_BODY));
+        assert!(much.body.len() > REMEMBERED_BODY, "the first answer has all of it");
+        let kept: serde_json::Value = serde_json::from_slice(&much.brief.expect("too long")).expect("JSON");
+        assert_eq!((&kept["stdout"], &kept["processId"]), (&"".into(), &"p".into()));
+        assert_eq!((&kept["stdoutTruncated"], &kept["stderrTruncated"]), (&true.into(), &false.into()));
+        assert!(kept["exitCode"].is_number(), "{kept}");
+    }
+}
