@@ -207,13 +207,15 @@ pub(super) fn new_process_id() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scripted;
     use super::*;
     use crate::idempotency::REMEMBERED_BODY;
 
     #[test]
     fn much_output_is_answered_whole_and_remembered_in_brief() {
         let answered = |stdout: String| {
-            let process = runtime_proto::guest::Process { id: "p".to_owned(), ..Default::default() };
+            let mut process = scripted::process(runtime_proto::guest::ProcessState::Exited, Some(7));
+            process.id = "p".to_owned();
             let ran = Ran {
                 process,
                 stdout: stdout.into(),
@@ -230,6 +232,6 @@ mod tests {
         let kept: serde_json::Value = serde_json::from_slice(&much.brief.expect("too long")).expect("JSON");
         assert_eq!((&kept["stdout"], &kept["processId"]), (&"".into(), &"p".into()));
         assert_eq!((&kept["stdoutTruncated"], &kept["stderrTruncated"]), (&true.into(), &false.into()));
-        assert!(kept["exitCode"].is_number(), "{kept}");
+        assert_eq!(kept["exitCode"], 7);
     }
 }
