@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-pub use args::local::{DataDir, DoctorArgs, Engine, KeysArgs, Listen, Local, ServeArgs, SetupArgs};
+pub use args::local::{DataDir, DoctorArgs, Engine, GuardsWhen, KeysArgs, Listen, Local, ServeArgs, SetupArgs};
 pub use doctor::{Check, Status, print_doctor};
 pub use printer::{facts, table};
 pub use progress::{Progress, StderrProgress};

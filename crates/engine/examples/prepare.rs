@@ -35,7 +35,8 @@ async fn main() -> ExitCode {
             }
         }
         "doctor" => {
-            let report = doctor::run(&doctor::Options { data_dir, listen: "127.0.0.1:8787".into() });
+            let report =
+                doctor::run(&doctor::Options { data_dir, engine: EngineChoice::Auto, listen: "127.0.0.1:8787".into() });
             for check in &report.checks {
                 println!("{check}");
             }

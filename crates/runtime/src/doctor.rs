@@ -2,11 +2,17 @@
 
 use std::process::ExitCode;
 
-use runtime_cli::{Check, DoctorArgs, Listen, Status};
+use anyhow::Context;
+use runtime_cli::{Check, DoctorArgs, Status};
 use runtime_engine::doctor;
+use runtime_engine::prepare::EngineChoice;
 
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> ExitCode {
-    let options = doctor::Options { data_dir: args.data.path(), listen: Listen::default().to_string() };
+    let engine: EngineChoice = match args.engine.as_str().parse().context("engine") {
+        Ok(engine) => engine,
+        Err(error) => return crate::fail(&error),
+    };
+    let options = doctor::Options { data_dir: args.data.path(), engine, listen: args.listen.to_string() };
     let checks: Vec<Check> = doctor::run(&options).checks.into_iter().map(shown).collect();
     runtime_cli::print_doctor(&checks, json)
 }

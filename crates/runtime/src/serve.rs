@@ -1,6 +1,8 @@
 //! `runtime serve`: one process with the server and the engine, until it is told to stop.
 
+use std::future::Future;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,19 +10,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use runtime_cli::{Listen, ServeArgs};
+use runtime_cli::{GuardsWhen, Listen, ServeArgs};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
 use runtime_engine::{Engine, EngineConfig};
-use runtime_server::{AppState, Config, reconcile};
+use runtime_server::{AppState, Config, Guards, reconcile};
 use runtime_service::logs::{self, LogOptions};
-use runtime_service::signals::Signals;
+use runtime_service::signals::{Signal, Signals};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// A start that was refused: nothing was changed, something must be fixed first.
 const REFUSED: u8 = 78;
 /// What the reconciler gets to finish its round.
 const GRACE: Duration = Duration::from_secs(10);
+const SERVER: &str = "server";
+const RECONCILER: &str = "reconciler";
+/// However few files may be open.
+const LEAST_CONNECTIONS: usize = 32;
 
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -42,8 +50,9 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
 struct Served {
     signals: Signals,
     stop: CancellationToken,
-    server: tokio::task::JoinHandle<()>,
-    reconciler: tokio::task::JoinHandle<()>,
+    app: AppState,
+    server: JoinHandle<()>,
+    reconciler: JoinHandle<()>,
     engine: Arc<Engine>,
     _lock: Lock,
 }
@@ -54,49 +63,107 @@ impl Served {
         let signals = Signals::catch().context("signals")?;
         let choice: EngineChoice = args.engine.as_str().parse().context("engine")?;
         choice.resolve()?;
-        let data_dir = args.data.path();
-        let host = prepare::open(&data_dir)?;
-        let lock = Lock::acquire(&host.data_dir.join("lock"))
+        let descriptors = raise_descriptors();
+        let data_dir = prepare::data_dir(&args.data.path())?;
+        // Before anything is mounted or made: a second server touches nothing of the first.
+        let lock = Lock::acquire(&data_dir.join("lock"))
             .with_context(|| format!("another server owns the data directory {}", data_dir.display()))?;
-        let data_dir = host.data_dir.clone();
+        let host = prepare::open(&data_dir)?;
         let engine = Arc::new(Engine::open(EngineConfig::new(host, crate::AGENT)?).await?);
 
         let listener = bind(&args.listen).await?;
         let address = listener.local_addr().context("the listening address")?;
-        let app = AppState::open(&data_dir, engine.clone(), Config::for_listener(address)).await?;
+        let config = config(args.guards, address, descriptors);
+        let app = AppState::open(&data_dir, engine.clone(), config).await?;
 
         let stop = CancellationToken::new();
         let reconciler = reconcile::start(app.clone(), stop.child_token());
-        let server = tokio::spawn(runtime_server::serve(listener, app, stop.child_token()));
+        let server = tokio::spawn(runtime_server::serve(listener, app.clone(), stop.child_token()));
         let url = format!("http://{address}");
         write_address(&data_dir.join("address"), &url)?;
         println!("listening on {url}");
-        Ok(Self { signals, stop, server, reconciler, engine, _lock: lock })
+        Ok(Self { signals, stop, app, server, reconciler, engine, _lock: lock })
     }
 
     async fn until_told(mut self) -> ExitCode {
-        tokio::select! {
-            signal = self.signals.next() => {
-                tracing::info!(signal = signal.name(), "stopping; the sandboxes go on");
+        let store_ended = self.app.store_ended();
+        let ended = first_end(self.signals.next(), &mut self.server, &mut self.reconciler, store_ended).await;
+        match &ended {
+            End::Told(signal) => tracing::info!(signal = signal.name(), "stopping; the sandboxes go on"),
+            End::Lost(what, cause) => {
+                tracing::error!(task = what, cause, "a task that must keep running has ended; stopping")
             }
-            // It ends by itself only when it panicked.
-            _ = &mut self.server => tracing::error!("the server's task ended"),
         }
         self.stop.cancel();
+        // The outcome of the lost one was taken; a task is not asked twice.
+        let lost = |name: &str| matches!(&ended, End::Lost(what, _) if *what == name);
         let rest = async {
-            if !self.server.is_finished() {
-                (&mut self.server).await.ok();
-            }
-            (&mut self.reconciler).await.ok();
+            let server = lost(SERVER) || (&mut self.server).await.is_ok();
+            let reconciler = lost(RECONCILER) || (&mut self.reconciler).await.is_ok();
+            server && reconciler
         };
         let drained = tokio::select! {
-            () = rest => true,
+            whole = rest => whole,
             // A second signal, or the grace time: what is left is taken up by the next start.
             _ = self.signals.next() => false,
             () = tokio::time::sleep(GRACE * 2) => false,
         };
         self.engine.close().await;
-        if drained { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if drained && matches!(ended, End::Told(_)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Why the program ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Told(Signal),
+    /// Something without which it makes no sense, and why.
+    Lost(&'static str, String),
+}
+
+/// Waits for a signal, or for the end of anything that must not end before one.
+async fn first_end(
+    signal: impl Future<Output = Signal>,
+    server: &mut JoinHandle<()>,
+    reconciler: &mut JoinHandle<()>,
+    store: impl Future<Output = ()>,
+) -> End {
+    let cause = |ended: Result<(), JoinError>| ended.err().map_or_else(|| "it returned".to_owned(), |e| e.to_string());
+    tokio::select! {
+        signal = signal => End::Told(signal),
+        ended = server => End::Lost(SERVER, cause(ended)),
+        ended = reconciler => End::Lost(RECONCILER, cause(ended)),
+        () = store => End::Lost("database writer", "it takes no more changes".to_owned()),
+    }
+}
+
+fn config(guards: GuardsWhen, address: SocketAddr, descriptors: Option<u64>) -> Config {
+    let mut config = Config::for_listener(address);
+    match guards {
+        GuardsWhen::Auto => {}
+        GuardsWhen::On => config.guards = Some(Guards::default()),
+        GuardsWhen::Off => config.guards = None,
+    }
+    if let Some(descriptors) = descriptors {
+        // Half is for the sandboxes, the store and what else is open.
+        let share = usize::try_from(descriptors / 2).unwrap_or(usize::MAX).max(LEAST_CONNECTIONS);
+        config.max_connections = config.max_connections.min(share);
+    }
+    config
+}
+
+/// Raises the soft limit of open files to the hard one; what holds then, `None` without a limit.
+fn raise_descriptors() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return limit.current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        Ok(()) => limit.maximum,
+        Err(error) => {
+            tracing::warn!(%error, limit = limit.current, "the limit of open files could not be raised");
+            limit.current
+        }
     }
 }
 
@@ -116,4 +183,57 @@ fn write_address(path: &Path, url: &str) -> Result<()> {
         std::fs::rename(&partial, path)
     };
     write().with_context(|| format!("write the address to {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_signal_is_a_good_end() {
+        let lives = || tokio::spawn(pending::<()>());
+        let dies = || tokio::spawn(async { panic!("on purpose") });
+        let told = first_end(async { Signal::Terminate }, &mut lives(), &mut lives(), pending()).await;
+        assert_eq!(told, End::Told(Signal::Terminate));
+        let lost = |end: End| match end {
+            End::Lost(what, cause) => (what, cause),
+            End::Told(signal) => panic!("nobody sent {signal:?}"),
+        };
+        let (what, cause) = lost(first_end(pending(), &mut dies(), &mut lives(), pending()).await);
+        assert!(what == SERVER && cause.contains("panicked"), "{cause}");
+        assert_eq!(lost(first_end(pending(), &mut lives(), &mut dies(), pending()).await).0, RECONCILER);
+        assert_eq!(lost(first_end(pending(), &mut lives(), &mut lives(), async {}).await).0, "database writer");
+    }
+
+    #[test]
+    fn guards_hold_where_they_are_asked_for() {
+        let (loopback, open) = ("127.0.0.1:1".parse().expect("an address"), "0.0.0.0:1".parse().expect("an address"));
+        for (guards, address, hold) in [
+            (GuardsWhen::Auto, loopback, false),
+            (GuardsWhen::Auto, open, true),
+            (GuardsWhen::On, loopback, true),
+            (GuardsWhen::Off, open, false),
+        ] {
+            assert_eq!(config(guards, address, None).guards.is_some(), hold, "{guards:?} at {address}");
+        }
+    }
+
+    #[test]
+    fn connections_leave_files_for_the_sandboxes() {
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let most = |descriptors| config(GuardsWhen::Auto, address, descriptors).max_connections;
+        assert_eq!(most(Some(1024)), 512);
+        assert_eq!(most(Some(10)), LEAST_CONNECTIONS);
+        assert_eq!(most(None), Config::default().max_connections);
+        assert_eq!(most(Some(1 << 20)), Config::default().max_connections);
+    }
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let raised = raise_descriptors();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!((raised, limit.current), (limit.maximum, limit.maximum));
+    }
 }

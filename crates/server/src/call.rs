@@ -8,6 +8,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use tokio::time::Instant;
 
 use crate::error::{ApiError, Issue, Kind};
 use crate::fields::Fields;
@@ -17,6 +18,8 @@ use crate::{AppState, Caller};
 pub const MAX_JSON: usize = 4 * 1024 * 1024;
 /// The longest raw body: a file's content, a part of an upload.
 pub const MAX_RAW: usize = 1024 * 1024;
+/// Bytes a second of a slow client's body.
+const SLOWEST: u64 = 32 * 1024;
 /// Longest `Prefer: wait`.
 const MAX_WAIT: u64 = 120;
 
@@ -78,11 +81,15 @@ impl Call {
         if said.is_some_and(|said| said > limit as u64) {
             return Err(refusal());
         }
+        let length = said.unwrap_or(limit as u64);
+        let whole = app.config().body_whole + Duration::from_secs(length / SLOWEST);
+        let until = Instant::now() + whole;
         let mut chunks = body.into_data_stream();
         let mut first: Option<Bytes> = None;
         let mut rest = BytesMut::new();
         loop {
-            let next = tokio::time::timeout(app.config().body_timeout, chunks.next())
+            let silent = Instant::now() + app.config().body_timeout;
+            let next = tokio::time::timeout_at(silent.min(until), chunks.next())
                 .await
                 .map_err(|_| ApiError::new(Kind::BodyTimeout, "The body of the request did not arrive in time."))?;
             let Some(chunk) = next else { break };

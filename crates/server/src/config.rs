@@ -14,6 +14,8 @@ pub struct Config {
     pub head_timeout: Duration,
     /// Longest silence while a body arrives.
     pub body_timeout: Duration,
+    /// What a body may take in all, beside the time its length takes at a slow client's speed.
+    pub body_whole: Duration,
     /// Open connections over all addresses.
     pub max_connections: usize,
     /// When an answer that is not ready turns into a late one.
@@ -31,6 +33,7 @@ impl Default for Config {
             guards: None,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            body_whole: Duration::from_secs(60),
             max_connections: 4096,
             late_after: Duration::from_secs(90),
             ready_wait: Duration::from_secs(30),

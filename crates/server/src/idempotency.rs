@@ -6,15 +6,20 @@
 //!
 //! The table of requests under way is in memory, since they end with the process: after a crash a resend finds the
 //! effect under its record (written in the effect's own transaction), or asks the agent, which holds the same key.
+//!
+//! An answer that the store does not take stays in the table and is offered again; meanwhile requests with fresh keys
+//! are refused before they do anything, until the store writes again (docs/decisions/0003).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use runtime_model::SandboxId;
-use runtime_store::{IdempotencyRow, Replay};
+use runtime_store::{IdempotencyRow, Replay, StoreError};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -27,12 +32,18 @@ use crate::http::late::{self, Outcome, Reply};
 /// How long a key is remembered.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
 const KEYS_AT_ONCE: u32 = 10_000;
+/// The longest body that is remembered whole, if its maker can say it in short.
+pub(crate) const REMEMBERED_BODY: usize = 256 * 1024;
+/// Between two tries to have an answer remembered.
+const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
 /// A JSON answer (200) and how it is remembered under the request's key.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub body: Bytes,
     pub keep: Keep,
+    /// What is remembered in its place, where the whole is too long to be kept for a day.
+    pub brief: Option<Bytes>,
 }
 
 /// How a success is remembered.
@@ -52,7 +63,21 @@ impl Answer {
     /// Remembered on the disk before it leaves.
     pub fn json(value: &impl Serialize) -> Result<Self, ApiError> {
         let body = serde_json::to_vec(value).map_err(|error| ApiError::internal("writing the answer", error))?;
-        Ok(Self { body: body.into(), keep: Keep::Now })
+        Ok(Self::ready(body.into(), Keep::Now))
+    }
+
+    /// A body that is written already.
+    #[must_use]
+    pub fn ready(body: Bytes, keep: Keep) -> Self {
+        Self { body, keep, brief: None }
+    }
+
+    /// Remembers the brief body where this one is too long.
+    pub fn or_brief<T: Serialize>(mut self, brief: impl FnOnce() -> T) -> Result<Self, ApiError> {
+        if self.body.len() > REMEMBERED_BODY {
+            self.brief = Some(Self::json(&brief())?.body);
+        }
+        Ok(self)
     }
 
     #[must_use]
@@ -84,7 +109,11 @@ struct Held {
 
 /// Requests under way, by scope and key.
 #[derive(Default)]
-pub(crate) struct Flights(Mutex<HashMap<String, Flight>>);
+pub(crate) struct Flights {
+    table: Mutex<HashMap<String, Flight>>,
+    /// The store did not take an answer, and has written nothing since.
+    forgetful: AtomicBool,
+}
 
 struct Flight {
     fingerprint: [u8; 32],
@@ -99,7 +128,7 @@ enum Entered {
 
 impl Flights {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<String, Flight>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self, name: &str, fingerprint: &[u8; 32]) -> Entered {
@@ -192,6 +221,7 @@ impl AppState {
         };
         let ticket = Ticket(Some(Held { app: self.clone(), name, row, flight, lingers: false }));
         let Some(held) = &ticket.0 else { return Ok(Claim::Fresh(ticket)) };
+        self.can_remember(&held.row).await?;
         if !self.seen_keys().note(&held.name, now_ms()) {
             return Ok(Claim::Fresh(ticket));
         }
@@ -201,6 +231,52 @@ impl AppState {
             Some(row) if row.fingerprint != held.row.fingerprint => Err(reused()),
             Some(row) => Ok(Claim::Done(self.replay(&row).await?)),
         }
+    }
+
+    /// Refuses work that would not be remembered: after a failure the store must have written again.
+    async fn can_remember(&self, like: &IdempotencyRow) -> Result<(), ApiError> {
+        if !self.flights().forgetful.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Past its time from the start: found by nobody, and swept.
+        let key = format!("probe:{}", uuid::Uuid::new_v4());
+        let probe = IdempotencyRow { key, replay: Replay::Body(Vec::new()), expires_at: 0, ..like.clone() };
+        match self.store().remember(probe).await {
+            Ok(()) => {
+                self.remembers_again();
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the store still takes nothing");
+                Err(ApiError::new(Kind::ApiUnavailable, "The server cannot write to its database; nothing was done.")
+                    .hint("Send the request again under the same key.")
+                    .retry_after(OFFER_AGAIN))
+            }
+        }
+    }
+
+    fn remembers_again(&self) {
+        if self.flights().forgetful.swap(false, Ordering::AcqRel) {
+            tracing::info!("answers are remembered again");
+        }
+    }
+
+    /// The work of an answer that was not remembered is done and cannot be taken back: the answer stands, and is offered
+    /// to the store until it takes it or the server stops.
+    fn offer_again(&self, name: String, row: IdempotencyRow, error: &StoreError) {
+        tracing::error!(error = error as &dyn std::error::Error, "an answer could not be remembered");
+        self.flights().forgetful.store(true, Ordering::Release);
+        let app = self.clone();
+        self.tasks().spawn(async move {
+            while !app.tasks().is_closed() {
+                tokio::time::sleep(OFFER_AGAIN).await;
+                if app.store().remember(row.clone()).await.is_ok() {
+                    app.remembers_again();
+                    break;
+                }
+            }
+            app.flights().leave(&name);
+        });
     }
 
     /// Notes the keys of former processes; until then each key is looked up.
@@ -269,25 +345,27 @@ impl Ticket {
         };
         held.row.replay = match answer.keep {
             Keep::Sandbox(id) => Replay::Sandbox(id),
-            Keep::Now | Keep::Later | Keep::Done => Replay::Body(answer.body.to_vec()),
+            Keep::Now | Keep::Later | Keep::Done => {
+                Replay::Body(answer.brief.as_ref().unwrap_or(&answer.body).to_vec())
+            }
         };
         match answer.keep {
             Keep::Done => {}
             Keep::Now | Keep::Sandbox(_) => {
                 if let Err(error) = held.app.store().remember(held.row.clone()).await {
-                    // The work is done and cannot be taken back: its answer stands.
-                    tracing::error!(error = &error as &dyn std::error::Error, "an answer could not be remembered");
+                    held.lingers = true;
+                    held.app.offer_again(held.name.clone(), held.row.clone(), &error);
                 }
             }
             Keep::Later => {
                 let durable = held.app.store().remember_later(held.row.clone()).await;
                 held.lingers = true;
-                let (app, name) = (held.app.clone(), held.name.clone());
+                let (app, name, row) = (held.app.clone(), held.name.clone(), held.row.clone());
                 held.app.tasks().spawn(async move {
-                    if let Ok(Err(error)) = durable.await {
-                        tracing::error!(error = &error as &dyn std::error::Error, "an answer could not be remembered");
+                    match durable.await.unwrap_or(Err(StoreError::Closed)) {
+                        Ok(()) => app.flights().leave(&name),
+                        Err(error) => app.offer_again(name, row, &error),
                     }
-                    app.flights().leave(&name);
                 });
             }
         }

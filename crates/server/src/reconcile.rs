@@ -30,6 +30,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(30);
 const DELETED_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 /// An agent that says nothing about its activity is asked again at the next look.
 const ACTIVITY_WAIT: Duration = Duration::from_secs(2);
+const LEARN_AGAIN: Duration = Duration::from_secs(5);
 
 /// Starts the reconciler; it ends with the token.
 pub fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
@@ -37,9 +38,16 @@ pub fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
         let mut events = app.node().events();
         let mut looks = interval(app.config().reconcile_every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut reconciler = Reconciler { app, next_round: Instant::now(), next_housekeeping: Instant::now() };
-        reconciler.load().await;
+        learn_keys(&app, stop.clone());
+        let mut reconciler = Reconciler {
+            app,
+            loaded: false,
+            strangers: HashSet::new(),
+            next_round: Instant::now(),
+            next_housekeeping: Instant::now(),
+        };
         loop {
+            // The first look is at once: the first tick is.
             tokio::select! {
                 // First, or a burst of reports would hold up the end.
                 biased;
@@ -61,43 +69,52 @@ pub fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
     })
 }
 
+/// Reads the keys of former servers beside everything else; until it is done each key is looked up in the store.
+fn learn_keys(app: &AppState, stop: CancellationToken) {
+    let learner = app.clone();
+    app.tasks().spawn(async move {
+        while let Err(error) = learner.learn_keys().await {
+            report(&error);
+            if tokio::time::timeout(LEARN_AGAIN, stop.cancelled()).await.is_ok() {
+                return;
+            }
+        }
+    });
+}
+
 struct Reconciler {
     app: AppState,
+    /// What a former server left under way is in memory.
+    loaded: bool,
+    /// Machines no row speaks of, which a log line told of already.
+    strangers: HashSet<SandboxId>,
     next_round: Instant,
     next_housekeeping: Instant,
 }
 
 impl Reconciler {
-    /// Brings into memory what a former server left under way.
-    async fn load(&mut self) {
+    /// Brings into memory what a former server left under way. Tried again at each look until all of it is there.
+    async fn load(&self) -> Result<(), ApiError> {
         let app = &self.app;
-        let learner = app.clone();
-        app.tasks().spawn(async move {
-            if let Err(error) = learner.learn_keys().await {
-                report(&error);
-            }
-        });
-        match app.store().unstopped().await {
-            Ok(rows) => {
-                for row in rows {
-                    let live = app.sandboxes().get_or_insert(row.id, Some(row));
-                    // What happened while no server looked is not known: idle time counts from now.
-                    live.touch();
-                }
-            }
-            Err(error) => report(&ApiError::internal("reading what was left under way", error)),
+        let internal = |step: &'static str| move |error| ApiError::internal(step, error);
+        for row in app.store().unstopped().await.map_err(internal("reading what was left under way"))? {
+            let live = app.sandboxes().get_or_insert(row.id, Some(row));
+            // What happened while no server looked is not known: idle time counts from now.
+            live.touch();
         }
-        match app.store().removals().await {
-            Ok(ids) => {
-                for id in ids {
-                    app.sandboxes().get_or_insert(id, None);
-                }
-            }
-            Err(error) => report(&ApiError::internal("reading what is to be removed", error)),
+        for id in app.store().removals().await.map_err(internal("reading what is to be removed"))? {
+            app.sandboxes().get_or_insert(id, None);
         }
+        Ok(())
     }
 
     async fn look(&mut self) {
+        if !self.loaded {
+            match self.load().await {
+                Ok(()) => self.loaded = true,
+                Err(error) => return report(&error),
+            }
+        }
         let now = Instant::now();
         if now >= self.next_round {
             match self.compare().await {
@@ -124,9 +141,9 @@ impl Reconciler {
         }
     }
 
-    /// Rows against machines.
-    async fn compare(&self) -> Result<(), ApiError> {
-        let app = &self.app;
+    /// Rows against machines. One that resists is told of and keeps none of the others waiting.
+    async fn compare(&mut self) -> Result<(), ApiError> {
+        let app = self.app.clone();
         let resting = |live: &Arc<Live>| {
             let row = live.peek()?;
             live.driver_sleeps().then_some((live.clone(), row))
@@ -141,7 +158,7 @@ impl Reconciler {
             if row.state == State::Running && !machine.is_some_and(|machine| machine.running) {
                 let disk = machine.is_some_and(|machine| machine.disk);
                 tracing::warn!(sandbox = %row.id, disk, "its machine is gone");
-                self.ended(live, row, disk).await?;
+                self.ended(live, row, disk).await.unwrap_or_else(|error| report(&error));
             }
         }
         // After the machines: a row is there before its machine is.
@@ -149,12 +166,16 @@ impl Reconciler {
         let known: HashSet<SandboxId> =
             known.map_err(|error| ApiError::internal("listing sandboxes", error))?.into_iter().collect();
         for machine in machines.values() {
-            if !known.contains(&machine.id) {
-                self.orphan(machine.id).await;
+            let mended = if !known.contains(&machine.id) {
+                self.orphan(machine).await
             } else if machine.running {
-                self.stray(machine.id).await?;
-            }
+                self.stray(machine.id).await
+            } else {
+                Ok(())
+            };
+            mended.unwrap_or_else(|error| report(&error));
         }
+        self.strangers.retain(|id| machines.contains_key(id));
         Ok(())
     }
 
@@ -179,15 +200,36 @@ impl Reconciler {
         }
     }
 
-    /// A machine without a row. One that was deleted has its driver; any other has nobody.
-    async fn orphan(&self, id: SandboxId) {
-        if self.app.sandboxes().get(id).is_some() {
-            return;
+    /// A machine without a row. Its disk goes only if a deletion of it is on record: a database that was lost, or put
+    /// back from an older copy, must not take the disks of the sandboxes it does not know with it. (What a crash left
+    /// half made bears the engine's mark, and the engine sweeps it.)
+    async fn orphan(&mut self, machine: &MachineStatus) -> Result<(), ApiError> {
+        let (app, id) = (&self.app, machine.id);
+        // A deleted one in memory has its driver.
+        if app.sandboxes().get(id).is_some() {
+            return Ok(());
         }
-        tracing::warn!(sandbox = %id, "removing a machine that belongs to no sandbox");
-        if let Err(error) = self.app.node().remove(id).await {
-            tracing::error!(sandbox = %id, error = &error as &dyn std::error::Error, "it could not be removed");
+        let deleted = app.store().deleted(id).await;
+        let deleted =
+            deleted.map_err(|error| ApiError::internal(format!("reading whether {id} was deleted"), error))?;
+        if deleted.is_some() {
+            tracing::warn!(sandbox = %id, "removing what is left of a deleted sandbox");
+            let removed = app.node().remove(id).await;
+            return removed.map_err(|error| ApiError::internal(format!("removing sandbox {id}"), error));
         }
+        if self.strangers.insert(id) {
+            tracing::error!(
+                sandbox = %id,
+                running = machine.running,
+                "the database knows no such sandbox; its disk is kept. Stop the server and put back the runtime.db \
+                 that knows it, or, if nobody needs it, delete its subvolume below pool/root in the data directory"
+            );
+        }
+        if machine.running {
+            let stopped = app.node().stop(id).await;
+            stopped.map_err(|error| ApiError::internal(format!("stopping unknown sandbox {id}"), error))?;
+        }
+        Ok(())
     }
 
     /// A machine that runs for a sandbox that is stopped.
@@ -251,15 +293,20 @@ impl Reconciler {
         }
         app.store().sweep(now, now - DELETED_MS).await.map_err(internal("sweeping old records"))?;
         for id in app.store().expired(now).await.map_err(internal("listing sandboxes past their retention"))? {
-            if let Some(live) = app.live(id).await?
-                && let Some(row) = live.peek()
-                && row.state == State::Stopped
-            {
-                tracing::info!(sandbox = %id, "deleting it: its retention is over");
-                app.delete_now(id, &row).await?;
-            }
+            self.retire(id).await.unwrap_or_else(|error| report(&error));
         }
         app.sandboxes().shrink();
+        Ok(())
+    }
+
+    async fn retire(&self, id: SandboxId) -> Result<(), ApiError> {
+        if let Some(live) = self.app.live(id).await?
+            && let Some(row) = live.peek()
+            && row.state == State::Stopped
+        {
+            tracing::info!(sandbox = %id, "deleting it: its retention is over");
+            self.app.delete_now(id, &row).await?;
+        }
         Ok(())
     }
 }

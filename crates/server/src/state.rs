@@ -121,6 +121,12 @@ impl AppState {
         &self.0.tasks
     }
 
+    /// Resolves when the store takes no more changes: nothing can be promised from then on.
+    pub fn store_ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let store = self.0.store.clone();
+        async move { store.ended().await }
+    }
+
     /// New work is refused once the server is stopping.
     pub(crate) fn not_draining(&self) -> Result<(), ApiError> {
         if self.0.tasks.is_closed() {

@@ -15,6 +15,9 @@ pub use sqlite::SqliteStore;
 use async_trait::async_trait;
 use runtime_model::{CredentialId, SandboxId};
 
+/// What the bodies of remembered answers may take in all. Beyond it the oldest are forgotten before their time.
+pub const REMEMBERED_BYTES: u64 = 256 * 1024 * 1024;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{step}")]
@@ -29,6 +32,12 @@ pub enum StoreError {
     Migrate(#[source] sqlx::migrate::MigrateError),
     #[error("the change of a key is stored, but a running server could not be told by {path}")]
     Epoch {
+        path: std::path::PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot keep the database {path} for its owner alone")]
+    Private {
         path: std::path::PathBuf,
         #[source]
         source: std::io::Error,
@@ -53,6 +62,8 @@ pub enum Outcome {
 
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
+    /// Resolves when it takes no more changes, because it was closed or its writer is lost.
+    async fn ended(&self);
     async fn insert_credential(&self, row: CredentialRow) -> Result<(), StoreError>;
     /// Only a credential that is not revoked.
     async fn credential_by_hash(&self, hash: [u8; 32]) -> Result<Option<CredentialRow>, StoreError>;
@@ -73,7 +84,7 @@ pub trait Store: Send + Sync + 'static {
     async fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
     /// Scopes and keys after the given ones, in order; at most `limit`.
     async fn remembered_keys(&self, after: (String, String), limit: u32) -> Result<Vec<(String, String)>, StoreError>;
-    /// Drops idempotency records past their time, and deleted answers older than `deleted_before_ms`.
+    /// Drops idempotency records past their time, the oldest remembered bodies beyond [`REMEMBERED_BYTES`], and deleted answers older than `deleted_before_ms`.
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError>;
 
     async fn create_sandbox(&self, row: SandboxRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
@@ -89,7 +100,7 @@ pub trait Store: Send + Sync + 'static {
     /// Deleted sandboxes whose machine was not yet removed.
     async fn removals(&self) -> Result<Vec<SandboxId>, StoreError>;
     async fn removed(&self, id: SandboxId) -> Result<(), StoreError>;
-    /// Every sandbox that is not stopped.
+    /// Every sandbox that is not stopped; a row that does not read is logged and left out.
     async fn unstopped(&self) -> Result<Vec<SandboxRow>, StoreError>;
     /// Stopped sandboxes past their retention.
     async fn expired(&self, now_ms: i64) -> Result<Vec<SandboxId>, StoreError>;

@@ -267,3 +267,45 @@ async fn a_closed_store_says_so() {
     store.close().await;
     assert!(store.remember(key("k", Replay::Body(Vec::new()))).await.is_err());
 }
+
+#[tokio::test]
+async fn the_file_is_its_owners_alone_and_gives_back_what_it_does_not_use() {
+    use std::os::unix::fs::PermissionsExt;
+
+    use sqlx::{ConnectOptions, Connection};
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    store.hash_key().await.unwrap();
+    for name in ["runtime.db", "runtime.db-wal", "runtime.db-shm"] {
+        let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join("runtime.db"));
+    let mut beside = options.connect().await.unwrap();
+    let pages = async |db: &mut sqlx::SqliteConnection| -> i64 {
+        sqlx::query_scalar("select freelist_count from pragma_freelist_count()").fetch_one(db).await.unwrap()
+    };
+    store.remember(key("big", Replay::Body(vec![7; 1 << 20]))).await.unwrap();
+    // Past its time: the pages it leaves are given back in the same sweep.
+    store.sweep(20_000, 0).await.unwrap();
+    assert_eq!(pages(&mut beside).await, 0);
+    let size: i64 = sqlx::query_scalar("select page_count * page_size from pragma_page_count(), pragma_page_size()")
+        .fetch_one(&mut beside)
+        .await
+        .unwrap();
+    assert!(size < 1 << 20, "{size}");
+    beside.close().await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_writer_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(dir.path()).await);
+    let watched = store.clone();
+    let told = tokio::spawn(async move { watched.ended().await });
+    assert!(!told.is_finished());
+    store.close().await;
+    told.await.unwrap();
+}

@@ -47,6 +47,15 @@ impl fmt::Display for Engine {
     }
 }
 
+/// Whether the limits of a shared server hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GuardsWhen {
+    /// Off where only this machine can connect, else on.
+    Auto,
+    On,
+    Off,
+}
+
 /// Where the server keeps everything.
 #[derive(Debug, Clone, Args)]
 pub struct DataDir {
@@ -143,6 +152,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "HOST:PORT", default_value_t = Listen::default())]
     pub listen: Listen,
 
+    /// Limits on what one key and one address may ask at once; `auto` leaves them off on a loopback address.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = GuardsWhen::Auto)]
+    pub guards: GuardsWhen,
+
     /// Leave the terminal's session; `up` starts the server so.
     #[arg(long, hide = true)]
     pub detached: bool,
@@ -154,6 +167,7 @@ Exits with 0 when everything is fine, with 1 when something needs a fix.
 
 Examples:
   runtime doctor
+  runtime doctor --listen 0.0.0.0:80
   runtime doctor --engine firecracker --json")]
 pub struct DoctorArgs {
     /// What is to run the sandboxes.
@@ -162,27 +176,32 @@ pub struct DoctorArgs {
 
     #[command(flatten)]
     pub data: DataDir,
+
+    /// Where the server listens or is to listen.
+    #[arg(long, value_name = "HOST:PORT", default_value_t = Listen::default())]
+    pub listen: Listen,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum KeysArgs {
     /// Make a key; it is printed once, alone on stdout.
     #[command(after_help = "\
-A key sees the sandboxes it made; an account-wide one sees all.
+A key sees the sandboxes it made; an account-wide one sees all. A read-only key makes
+none, so it needs --account-wide to see any.
 
 Examples:
   export RUNTIME_API_KEY=$(runtime keys create --name ci)
-  runtime keys create --name dashboard --read-only")]
+  runtime keys create --name dashboard --account-wide --read-only")]
     Create {
         /// What the key is for.
         #[arg(long)]
         name: Option<String>,
 
         /// May look, and change nothing.
-        #[arg(long, conflicts_with = "account_wide")]
+        #[arg(long)]
         read_only: bool,
 
-        /// Sees and may change the sandboxes of every key.
+        /// Sees the sandboxes of every key, and may change them unless it is read-only.
         #[arg(long)]
         account_wide: bool,
 

@@ -14,6 +14,8 @@ use crate::prepare::{EngineChoice, PrepareError, Runsc, kernel, packages};
 const NOT_BEFORE: u64 = 1_767_225_600;
 /// A sandbox of the smallest size, and the server beside it.
 const LEAST_MEMORY_MIB: u64 = 1024;
+/// Fewer open files than this hold up a server with some dozen sandboxes.
+const LEAST_DESCRIPTORS: u64 = 4096;
 
 pub(super) fn rights() -> Check {
     if rustix::process::geteuid().is_root() {
@@ -122,10 +124,27 @@ pub(super) fn kvm() -> Check {
     )
 }
 
-pub(super) fn engine() -> Check {
-    match EngineChoice::Auto.resolve() {
-        Ok(engine) => Check::ok("engine", format!("auto picks {engine}, the only engine of this version")),
-        Err(e) => Check::problem("engine", e.to_string(), "use --engine gvisor"),
+pub(super) fn engine(choice: EngineChoice) -> Check {
+    match choice.resolve() {
+        Ok(engine) if choice == EngineChoice::Auto => {
+            Check::ok("engine", format!("auto picks {engine}, the only engine of this version"))
+        }
+        Ok(engine) => Check::ok("engine", format!("{engine}, as asked for")),
+        Err(e) => Check::problem("engine", e.to_string(), "use --engine gvisor, or leave --engine out"),
+    }
+}
+
+/// Each connection and each sandbox takes some; a server raises its own limit up to the hard one.
+pub(super) fn descriptors() -> Check {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limit.maximum {
+        Some(most) if most < LEAST_DESCRIPTORS => Check::problem(
+            "descriptors",
+            format!("this process may open only {most} files"),
+            format!("raise the hard limit: LimitNOFILE={LEAST_DESCRIPTORS} in the service, or ulimit -Hn"),
+        ),
+        Some(most) => Check::ok("descriptors", format!("up to {most} open files")),
+        None => Check::ok("descriptors", "as many open files as the kernel has"),
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::prepare::EngineChoice;
+
 mod disk;
 mod machine;
 mod port;
@@ -28,6 +30,8 @@ pub struct Check {
 #[derive(Debug, Clone)]
 pub struct Options {
     pub data_dir: PathBuf,
+    /// What is to run the sandboxes.
+    pub engine: EngineChoice,
     /// Where the server listens or would: `HOST:PORT`.
     pub listen: String,
 }
@@ -53,7 +57,8 @@ pub fn run(options: &Options) -> Report {
     checks.push(machine::ptrace());
     checks.push(machine::runsc());
     checks.push(machine::kvm());
-    checks.push(machine::engine());
+    checks.push(machine::engine(options.engine));
+    checks.push(machine::descriptors());
     checks.push(machine::packages());
     checks.push(disk::loop_devices());
     checks.extend(disk::pool(&options.data_dir));

@@ -1,4 +1,10 @@
+use std::path::Path;
+
 use super::*;
+
+fn options(data_dir: &Path, engine: EngineChoice) -> Options {
+    Options { data_dir: data_dir.into(), engine, listen: "127.0.0.1:0".into() }
+}
 
 fn status(report: &Report, name: &str) -> Status {
     report.checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}")).status
@@ -8,7 +14,7 @@ fn status(report: &Report, name: &str) -> Status {
 fn an_unprepared_directory_has_problems_each_with_its_fix() {
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("not/yet/there");
-    let report = run(&Options { data_dir: data_dir.clone(), listen: "127.0.0.1:0".into() });
+    let report = run(&options(&data_dir, EngineChoice::Auto));
     assert!(!report.healthy());
     assert!(!dir.path().join("not").exists(), "a doctor only looks");
     for name in ["disk pool", "base image"] {
@@ -26,10 +32,20 @@ fn an_unprepared_directory_has_problems_each_with_its_fix() {
 #[test]
 fn the_machine_under_test_is_fit() {
     let dir = tempfile::tempdir().unwrap();
-    let report = run(&Options { data_dir: dir.path().into(), listen: "127.0.0.1:0".into() });
+    let report = run(&options(dir.path(), EngineChoice::Auto));
     for name in ["rights", "kernel", "clock", "memory", "control groups", "ptrace", "engine", "loop devices", "address"]
     {
         assert_eq!(status(&report, name), Status::Ok, "{name}");
     }
     assert_eq!(status(&report, "kvm"), Status::Note);
+}
+
+#[test]
+fn an_engine_that_is_not_built_is_a_problem_with_its_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = run(&options(dir.path(), EngineChoice::Firecracker));
+    let engine = report.checks.iter().find(|check| check.name == "engine").unwrap();
+    assert_eq!(engine.status, Status::Problem, "{engine}");
+    assert!(engine.detail.contains("firecracker") && engine.fix.as_deref().is_some_and(|fix| fix.contains("gvisor")));
+    assert_eq!(status(&run(&options(dir.path(), EngineChoice::Gvisor)), "engine"), Status::Ok);
 }

@@ -97,12 +97,19 @@ pub struct PreparedHost {
     pub cores: u32,
 }
 
-/// At the start of a server: mounts the pool again after a reboot, checks, never installs.
-pub fn open(data_dir: &Path) -> Result<PreparedHost, PrepareError> {
+/// The data directory, made if there is none, by its path without links. What is in it is not looked at: its lock comes
+/// first.
+pub fn data_dir(path: &Path) -> Result<PathBuf, PrepareError> {
     if !rustix::process::geteuid().is_root() {
         return Err(PrepareError::NotRoot);
     }
-    let data_dir = make_private_dir(data_dir)?;
+    make_private_dir(path)
+}
+
+/// At the start of a server, which holds the directory's lock: mounts the pool again after a reboot, checks, never
+/// installs.
+pub fn open(data_dir: &Path) -> Result<PreparedHost, PrepareError> {
+    let data_dir = self::data_dir(data_dir)?;
     let missing = |what: String| PrepareError::NotPrepared { what, data_dir: data_dir.clone() };
     let pool = Pool::open(&data_dir)?.ok_or_else(|| missing("there is no disk pool".into()))?;
     let base = Base::find(&pool)?.ok_or_else(|| missing("this version's base image has not been built".into()))?;

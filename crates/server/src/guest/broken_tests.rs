@@ -250,3 +250,23 @@ async fn a_slow_client_holds_the_guest_up_and_costs_no_memory() {
     }
     assert!(sent.load(Ordering::Relaxed) > held);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_is_sent_on_at_once_when_the_server_stops() {
+    let node = Scripted::new(vec![script(|agent| async move {
+        agent.chunk(Output::Stdout, 0, b"a").await;
+        // It goes on for ever, and says nothing.
+        std::future::pending::<()>().await;
+    })]);
+    let stopping = tokio_util::sync::CancellationToken::new();
+    let mut told = Box::pin(follow(guest(&node)).until(stopping.clone()).into_stream());
+    let first = told.next().await.unwrap().unwrap();
+    assert!(first.starts_with(br#"{"type":"stdout""#), "{first:?}");
+    let began = tokio::time::Instant::now();
+    stopping.cancel();
+    let last = told.next().await.unwrap().unwrap();
+    let last: Value = serde_json::from_slice(&last).unwrap();
+    assert_eq!(last, serde_json::json!({"type": "continue", "processId": "p", "cursor": 1}));
+    assert!(told.next().await.is_none());
+    assert_eq!(began.elapsed(), std::time::Duration::ZERO);
+}

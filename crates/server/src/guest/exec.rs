@@ -79,8 +79,21 @@ async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Resul
         has_stdin: stdin.is_some(),
     };
     let ran = guest.exec(exec, stdin).await?;
+    let whole = answer(ran, guest.memory_mib());
     // The agent finds this process by its key until the record is on the disk.
-    Ok(Answer::json(&answer(ran, guest.memory_mib()))?.keep(Keep::Later))
+    Answer::json(&whole)?.keep(Keep::Later).or_brief(|| brief(&whole))
+}
+
+/// What is remembered of an answer with much output: how it ended and which process it was. The output itself is kept
+/// by the agent, under that process, for as long as it keeps ended ones.
+fn brief(whole: &ExecAnswer) -> ExecAnswer {
+    ExecAnswer {
+        stdout: String::new(),
+        stderr: String::new(),
+        stdout_truncated: whole.stdout_truncated || !whole.stdout.is_empty(),
+        stderr_truncated: whole.stderr_truncated || !whole.stderr.is_empty(),
+        ..whole.clone()
+    }
 }
 
 fn answer(ran: Ran, memory_mib: u64) -> ExecAnswer {
@@ -108,6 +121,7 @@ fn text(bytes: Vec<u8>) -> String {
 /// without an outcome.
 async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<Follower, ApiError> {
     app.not_draining()?;
+    let stopping = app.sandboxes().stopping().clone();
     let work = app.clone().tasks().spawn(async move {
         wanted.check_time(&app, &call.caller, &id).await?;
         let guest = Guest::reach(&app, &call.caller, &id).await?;
@@ -125,7 +139,7 @@ async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Resu
             }
         };
         let start = ExecEvent::Start { process_id: process_id.clone(), replayed };
-        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start))
+        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start).until(stopping))
     });
     work.await.map_err(|error| ApiError::internal("starting a streamed command", error))?
 }
@@ -189,4 +203,35 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 pub(super) fn new_process_id() -> String {
     uuid::Uuid::now_v7().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scripted;
+    use super::*;
+    use crate::idempotency::REMEMBERED_BODY;
+
+    #[test]
+    fn much_output_is_answered_whole_and_remembered_in_brief() {
+        let answered = |stdout: String| {
+            let mut process = scripted::process(runtime_proto::guest::ProcessState::Exited, Some(7));
+            process.id = "p".to_owned();
+            let ran = Ran {
+                process,
+                stdout: stdout.into(),
+                stderr: Vec::new(),
+                stdout_truncated: false,
+                stderr_truncated: false,
+            };
+            let whole = answer(ran, 1024);
+            Answer::json(&whole).and_then(|answer| answer.or_brief(|| brief(&whole))).expect("an answer")
+        };
+        assert!(answered("x".to_owned()).brief.is_none());
+        let much = answered("x".repeat(REMEMBERED_BODY));
+        assert!(much.body.len() > REMEMBERED_BODY, "the first answer has all of it");
+        let kept: serde_json::Value = serde_json::from_slice(&much.brief.expect("too long")).expect("JSON");
+        assert_eq!((&kept["stdout"], &kept["processId"]), (&"".into(), &"p".into()));
+        assert_eq!((&kept["stdoutTruncated"], &kept["stderrTruncated"]), (&true.into(), &false.into()));
+        assert_eq!(kept["exitCode"], 7);
+    }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::convert;
 use super::gateway::{Asked, Guest, from_ask};
 use crate::error::{ApiError, Issue};
-use crate::fields::{Checked, Given, absolute_path, boolean, int, text};
+use crate::fields::{Checked, Fields, Given, absolute_path, boolean, int, text};
 use crate::idempotency::{Answer, Keep};
 use crate::{AppState, Call};
 
@@ -123,13 +123,9 @@ pub(super) async fn stat(
     responses((status = 200, body = Empty))
 )]
 pub(super) async fn mkdir(State(app): State<AppState>, Path(id): Path<String>, call: Call) -> Response {
-    app.answer_once(call, move |app, call| async move {
-        call.no_query()?;
-        let mut fields = call.fields()?;
-        let path = fields.need("path", absolute_path());
-        let parents = fields.opt("parents", boolean).unwrap_or(false);
-        fields.finish()?;
-        let guest = Guest::reach(&app, &call.caller, &id).await?;
+    let read =
+        |fields: &mut Fields| (fields.need("path", absolute_path()), fields.opt("parents", boolean).unwrap_or(false));
+    change(app, id, call, read, |guest, (path, parents)| async move {
         let told = guest.once(Ask::MakeDir(MakeDir { path: path.clone(), parents, user: AS })).await;
         done(told, &path)
     })
@@ -146,23 +142,16 @@ pub(super) async fn mkdir(State(app): State<AppState>, Path(id): Path<String>, c
     responses((status = 200, body = RemoveAnswer))
 )]
 pub(super) async fn remove(State(app): State<AppState>, Path(id): Path<String>, call: Call) -> Response {
-    app.answer_once(call, move |app, call| async move {
-        call.no_query()?;
-        let mut fields = call.fields()?;
-        let path = fields.need("path", absolute_path());
-        let recursive = fields.opt("recursive", boolean).unwrap_or(false);
-        fields.finish()?;
-        let guest = Guest::reach(&app, &call.caller, &id).await?;
-        match guest.once(Ask::Remove(Remove { path: path.clone(), recursive, user: AS })).await {
-            Ok(Tell::Removed(removed)) => {
-                Ok(Answer::json(&RemoveAnswer { removed: removed.removed })?.keep(Keep::Later))
-            }
-            Ok(_) => Err(from_ask(AskError::Unexpected)),
-            Err(error) if error.guest_code() == Some(ErrorCode::FileNotFound) => {
-                Ok(Answer::json(&RemoveAnswer { removed: false })?.keep(Keep::Later))
-            }
-            Err(error) => Err(error.about(&path)),
-        }
+    let read =
+        |fields: &mut Fields| (fields.need("path", absolute_path()), fields.opt("recursive", boolean).unwrap_or(false));
+    change(app, id, call, read, |guest, (path, recursive)| async move {
+        let removed = match guest.once(Ask::Remove(Remove { path: path.clone(), recursive, user: AS })).await {
+            Ok(Tell::Removed(removed)) => removed.removed,
+            Ok(_) => return Err(from_ask(AskError::Unexpected)),
+            Err(error) if error.guest_code() == Some(ErrorCode::FileNotFound) => false,
+            Err(error) => return Err(error.about(&path)),
+        };
+        Ok(Answer::json(&RemoveAnswer { removed })?.keep(Keep::Later))
     })
     .await
 }
@@ -177,14 +166,11 @@ pub(super) async fn remove(State(app): State<AppState>, Path(id): Path<String>, 
     responses((status = 200, body = Empty))
 )]
 pub(super) async fn rename(State(app): State<AppState>, Path(id): Path<String>, call: Call) -> Response {
-    app.answer_once(call, move |app, call| async move {
-        call.no_query()?;
-        let mut fields = call.fields()?;
+    let read = |fields: &mut Fields| {
         let from = fields.need("from", absolute_path());
-        let to = fields.need("to", absolute_path());
-        let overwrite = fields.opt("overwrite", boolean).unwrap_or(false);
-        fields.finish()?;
-        let guest = Guest::reach(&app, &call.caller, &id).await?;
+        (from, fields.need("to", absolute_path()), fields.opt("overwrite", boolean).unwrap_or(false))
+    };
+    change(app, id, call, read, |guest, (from, to, overwrite)| async move {
         let ask = Ask::Rename(Rename { from: from.clone(), to: to.clone(), overwrite, user: AS });
         let told = guest.once(ask).await;
         // The agent names the path it was about where it knows; both stand in for it.
@@ -208,15 +194,34 @@ pub(super) async fn rename(State(app): State<AppState>, Path(id): Path<String>, 
     responses((status = 200, body = Empty))
 )]
 pub(super) async fn chmod(State(app): State<AppState>, Path(id): Path<String>, call: Call) -> Response {
+    let read = |fields: &mut Fields| (fields.need("path", absolute_path()), fields.need("mode", mode));
+    change(app, id, call, read, |guest, (path, mode)| async move {
+        let told = guest.again(Ask::Chmod(Chmod { path: path.clone(), mode, user: AS })).await;
+        done(told, &path)
+    })
+    .await
+}
+
+/// What every change of names and attributes has in common: its fields are read whole before the sandbox is reached, and
+/// it is done once for its key.
+async fn change<T, F>(
+    app: AppState,
+    id: String,
+    call: Call,
+    read: impl FnOnce(&mut Fields) -> T + Send + 'static,
+    work: impl FnOnce(Guest, T) -> F + Send + 'static,
+) -> Response
+where
+    T: Send + 'static,
+    F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
+{
     app.answer_once(call, move |app, call| async move {
         call.no_query()?;
         let mut fields = call.fields()?;
-        let path = fields.need("path", absolute_path());
-        let mode = fields.need("mode", mode);
+        let wanted = read(&mut fields);
         fields.finish()?;
         let guest = Guest::reach(&app, &call.caller, &id).await?;
-        let told = guest.again(Ask::Chmod(Chmod { path: path.clone(), mode, user: AS })).await;
-        done(told, &path)
+        work(guest, wanted).await
     })
     .await
 }

@@ -203,13 +203,19 @@ pub(super) async fn output(
     let follow = query.opt("follow", boolean).unwrap_or(false);
     query.finish()?;
     let guest = Guest::reach(&app, &call.caller, &id).await?;
+    let stopping = app.sandboxes().stopping();
     if !follow {
-        let polled = poll(&guest, process_id(&process)?, cursor, wait_ms).await?;
+        let process = process_id(&process)?;
+        let polled = tokio::select! {
+            polled = poll(&guest, process.clone(), cursor, wait_ms) => polled?,
+            // The server stops: what there is.
+            () = stopping.cancelled() => poll(&guest, process, cursor, 0).await?,
+        };
         return Ok(Json(polled).into_response());
     }
     let found = find(&guest, &process).await?;
     let request_id = call.request_id.0.to_string();
-    Ok(lines(Follower::new(guest, found.id, request_id, cursor, found.binary).slice(SLICE)))
+    Ok(lines(Follower::new(guest, found.id, request_id, cursor, found.binary).slice(SLICE).until(stopping.clone())))
 }
 
 async fn poll(guest: &Guest, process_id: String, cursor: u64, wait_ms: u64) -> Result<OutputPoll, ApiError> {

@@ -12,6 +12,7 @@ use runtime_api::process::ProcessState;
 use runtime_proto::guest::{Ask, Follow, Process, Tell};
 use runtime_proto::node::{AskError, GuestStream};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::convert;
 use super::gateway::{Guest, from_ask};
@@ -34,6 +35,8 @@ pub(crate) struct Follower {
     source: Option<GuestStream>,
     /// When to end with `continue`.
     slice_ends: Option<Instant>,
+    /// The same once the server stops.
+    stopping: CancellationToken,
     /// Since when nothing has come for want of a channel.
     broken_since: Option<Instant>,
     lines: BytesMut,
@@ -49,6 +52,7 @@ impl Follower {
             reader: Reader::new(cursor, binary),
             source: None,
             slice_ends: None,
+            stopping: CancellationToken::new(),
             broken_since: None,
             lines: BytesMut::new(),
             ended: false,
@@ -58,6 +62,12 @@ impl Follower {
     /// Ends with `continue` after so long.
     pub(crate) fn slice(mut self, length: Duration) -> Self {
         self.slice_ends = Some(Instant::now() + length);
+        self
+    }
+
+    /// Ends with `continue` when the server stops.
+    pub(crate) fn until(mut self, stopping: CancellationToken) -> Self {
+        self.stopping = stopping;
         self
     }
 
@@ -89,19 +99,24 @@ impl Follower {
             let now = Instant::now();
             let mut wait = HEARTBEAT;
             if let Some(end) = self.slice_ends {
-                if end <= now {
-                    let event =
-                        ExecEvent::Continue { process_id: self.process_id.clone(), cursor: self.reader.cursor() };
-                    self.end(&event);
-                    continue;
-                }
-                wait = wait.min(end - now);
+                wait = wait.min(end.saturating_duration_since(now));
+            }
+            if wait.is_zero() || self.stopping.is_cancelled() {
+                let event = ExecEvent::Continue { process_id: self.process_id.clone(), cursor: self.reader.cursor() };
+                self.end(&event);
+                continue;
             }
             let Some(source) = &mut self.source else {
                 self.attach().await;
                 continue;
             };
-            match timeout(wait, source.next()).await {
+            let next = tokio::select! {
+                // What has come is told before the end.
+                biased;
+                next = timeout(wait, source.next()) => next,
+                () = self.stopping.cancelled() => continue,
+            };
+            match next {
                 // Silence on a channel that holds.
                 Err(_silent) => {
                     self.broken_since = None;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,12 @@ const MAX_HEADERS: usize = 100;
 const GRACE: Duration = Duration::from_secs(10);
 /// After a failed accept (no descriptors left), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A silent client is asked whether it lives after so long, so often.
+const ASK_AFTER: Duration = Duration::from_secs(5);
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const ASK_TIMES: u32 = 2;
+/// Longest wait for the acknowledgement of bytes, or for room at a client that reads nothing.
+const UNHEARD_MS: u32 = 15_000;
 
 /// Serves until `shutdown`, then lets running requests end within a grace time.
 pub async fn serve(listener: TcpListener, app: AppState, shutdown: CancellationToken) {
@@ -64,6 +71,8 @@ pub async fn serve(listener: TcpListener, app: AppState, shutdown: CancellationT
         }
     }
     drop(listener);
+    // Followers and waits are told at once: what they wait for may be hours away, and they can ask the next server.
+    app.sandboxes().stopping().cancel();
     connections.close();
     if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
         tracing::info!(open = connections.len(), "cutting connections that outlived the grace time");
@@ -73,10 +82,23 @@ pub async fn serve(listener: TcpListener, app: AppState, shutdown: CancellationT
     app.drain().await;
 }
 
+/// Has the kernel end a connection whose client is gone without a word: an idle one by asking, one with bytes under way
+/// (or one that takes none of them) by the time they wait.
+fn notice_death(socket: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, ASK_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, ASK_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, ASK_TIMES)?;
+    sockopt::set_tcp_user_timeout(socket, UNHEARD_MS)
+}
+
 async fn connection(socket: TcpStream, peer: SocketAddr, pipeline: Arc<Pipeline>, shutdown: CancellationToken) {
     // One small answer is one segment; a delayed acknowledgement must never hold it back.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
+    }
+    if let Err(error) = notice_death(&socket) {
+        tracing::debug!(%peer, %error, "watching a connection for the death of its client");
     }
     // Over its address's share a connection is not served until another of that address ends.
     let place = tokio::select! {
@@ -102,5 +124,24 @@ async fn connection(socket: TcpStream, peer: SocketAddr, pipeline: Arc<Pipeline>
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_watches_accepted_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        notice_death(&socket).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), UNHEARD_MS);
+        let asked = ASK_AFTER + ASK_EVERY * ASK_TIMES;
+        assert!(asked <= Duration::from_millis(UNHEARD_MS.into()), "the idle are noticed as soon as the busy");
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), ASK_AFTER);
+        drop(client);
     }
 }

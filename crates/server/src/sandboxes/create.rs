@@ -264,7 +264,7 @@ async fn try_create(app: &AppState, call: &Call, wanted: &Wanted) -> Result<Trie
         Outcome::Done => {}
         Outcome::NameHeld(holder) => return Ok(Tried::Held(holder)),
         Outcome::KeyUsed(held) => {
-            return Ok(Tried::Made(Answer { body: app.replay(&held).await?, keep: Keep::Done }));
+            return Ok(Tried::Made(Answer::ready(app.replay(&held).await?, Keep::Done)));
         }
         Outcome::Moved => return Err(ApiError::new(Kind::Busy, "The sandbox could not be made; nothing was done.")),
     }

@@ -105,7 +105,7 @@ async fn deleted_answer(app: &AppState, caller: &Caller, id: SandboxId) -> Resul
     let deleted = app.store().deleted(id).await;
     let deleted = deleted.map_err(|error| ApiError::internal(format!("reading deleted sandbox {id}"), error))?;
     let row = deleted.filter(|row| caller.reaches(row.credential)).ok_or_else(not_found)?;
-    Ok(Answer { body: row.answer.into(), keep: Keep::Now })
+    Ok(Answer::ready(row.answer.into(), Keep::Now))
 }
 
 impl AppState {

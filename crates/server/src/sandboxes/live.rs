@@ -9,6 +9,7 @@ use runtime_proto::node::NodeError;
 use runtime_store::SandboxRow;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
@@ -18,6 +19,8 @@ pub struct Live {
     pub id: SandboxId,
     /// `None`: deleted.
     row: watch::Sender<Option<Arc<SandboxRow>>>,
+    /// Ends every wait for a change.
+    stopping: CancellationToken,
     last_active: AtomicI64,
     /// Calls into it that are under way.
     busy: AtomicUsize,
@@ -37,11 +40,12 @@ enum Work {
 }
 
 impl Live {
-    pub(crate) fn new(id: SandboxId, row: Option<SandboxRow>) -> Self {
+    pub(crate) fn new(id: SandboxId, row: Option<SandboxRow>, stopping: CancellationToken) -> Self {
         let last_active = row.as_ref().and_then(|row| row.last_active_at).unwrap_or_default();
         Self {
             id,
             row: watch::Sender::new(row.map(Arc::new)),
+            stopping,
             last_active: AtomicI64::new(last_active),
             busy: AtomicUsize::new(0),
             work: Mutex::new(Work::Asleep),
@@ -87,7 +91,7 @@ impl Live {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until `done` holds of the row, or it is deleted, or the time is over; then whatever is.
+    /// Waits until `done` holds of the row, or it is deleted, or the time is over, or the server stops; then whatever is.
     pub(crate) async fn wait_until(
         &self,
         limit: Duration,
@@ -95,10 +99,14 @@ impl Live {
     ) -> Option<Arc<SandboxRow>> {
         let mut rows = self.row.subscribe();
         let wait = rows.wait_for(|row| row.as_deref().is_none_or(&done));
-        match tokio::time::timeout(limit, wait).await {
-            Ok(Ok(row)) => row.clone(),
-            // The sender lives as long as `self`.
-            Ok(Err(_)) | Err(_) => self.peek(),
+        tokio::select! {
+            biased;
+            waited = tokio::time::timeout(limit, wait) => match waited {
+                Ok(Ok(row)) => row.clone(),
+                // The sender lives as long as `self`.
+                Ok(Err(_)) | Err(_) => self.peek(),
+            },
+            () = self.stopping.cancelled() => self.peek(),
         }
     }
 
@@ -213,7 +221,7 @@ impl AppState {
                 State::Starting | State::Resuming => {}
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.sandboxes().stopping().is_cancelled() {
                 return Err(ApiError::new(Kind::SandboxNotReady, "The sandbox is still starting."));
             }
             row = live.settled(left).await.ok_or_else(not_found)?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use runtime_model::{SandboxId, State};
 use runtime_store::SandboxRow;
+use tokio_util::sync::CancellationToken;
 
 use super::live::Live;
 use crate::AppState;
@@ -15,11 +16,19 @@ use crate::error::ApiError;
 const KEPT_MS: i64 = 10 * 60 * 1000;
 
 #[derive(Default)]
-pub(crate) struct Sandboxes(Mutex<HashMap<SandboxId, Arc<Live>>>);
+pub(crate) struct Sandboxes {
+    table: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    /// The server is stopping: nothing that only waits goes on.
+    stopping: CancellationToken,
+}
 
 impl Sandboxes {
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SandboxId, Arc<Live>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
     }
 
     pub(crate) fn get(&self, id: SandboxId) -> Option<Arc<Live>> {
@@ -28,7 +37,7 @@ impl Sandboxes {
 
     /// The one in memory, which is never older than the row given here, or a new one with this row.
     pub(crate) fn get_or_insert(&self, id: SandboxId, row: Option<SandboxRow>) -> Arc<Live> {
-        self.table().entry(id).or_insert_with(|| Arc::new(Live::new(id, row))).clone()
+        self.table().entry(id).or_insert_with(|| Arc::new(Live::new(id, row, self.stopping.clone()))).clone()
     }
 
     pub(crate) fn remove(&self, id: SandboxId) {

@@ -183,6 +183,48 @@ async fn heads_that_are_too_much_are_refused_or_cut() {
 }
 
 #[tokio::test]
+async fn a_body_that_trickles_is_not_read_for_ever() {
+    // No silence is ever long; only the whole is.
+    let config = Config { body_whole: Duration::from_millis(300), ..Config::default() };
+    let stack = Stack::with(config).await;
+    let (mut answer, mut body) = TcpStream::connect(stack.address).await.unwrap().into_split();
+    let head = format!(
+        "POST /v1/sandboxes HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {}\r\ncontent-length: 10000\r\n\r\n{{",
+        stack.key
+    );
+    body.write_all(head.as_bytes()).await.unwrap();
+    let trickle = async {
+        while body.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let mut first = [0; 12];
+    tokio::select! {
+        read = tokio::io::AsyncReadExt::read_exact(&mut answer, &mut first) => drop(read.unwrap()),
+        () = trickle => panic!("cut without a word"),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("still read"),
+    }
+    assert_eq!(&first, b"HTTP/1.1 408");
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_those_who_wait() {
+    let stack = Stack::start().await;
+    stack.node.hold_starts(true);
+    let id = stack.call("POST", "/v1/sandboxes", json!({})).await.ok()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/sandboxes/{id}?waitFor=running&timeoutSeconds=60");
+    let started = std::time::Instant::now();
+    let (record, ()) = tokio::join!(stack.get(&path), async {
+        // Its wait holds the record; one more request has been answered behind it.
+        stack.get("/v1/me").await.ok();
+        stack.shut();
+    });
+    assert_eq!(record.ok()["state"], "starting");
+    assert!(started.elapsed() < Duration::from_secs(10), "the grace time was waited out");
+}
+
+#[tokio::test]
 async fn a_client_that_never_ends_its_request_is_cut() {
     let quick = Duration::from_millis(200);
     let stack = Stack::with(Config { head_timeout: quick, body_timeout: quick, ..Config::default() }).await;

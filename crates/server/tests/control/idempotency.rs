@@ -1,5 +1,6 @@
 //! The table of repeated requests.
 
+use runtime_store::Store;
 use serde_json::{Value, json};
 
 use crate::stack::{Stack, eventually};
@@ -128,5 +129,32 @@ async fn a_client_that_hangs_up_stops_nothing() {
     let again = stack.keyed("POST", "/v1/sandboxes", "k", json!({})).await.ok();
     assert_eq!((&again["state"], &again["replayed"]), (&json!("running"), &json!(true)));
     assert_eq!(stack.node.starts().len(), 1);
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_write_ends_acknowledging_until_it_does() {
+    let stack = Stack::start().await;
+    let made = stack.sandbox(json!({"timeoutSeconds": 600})).await;
+    let path = format!("/v1/sandboxes/{}:stop", made["id"].as_str().unwrap());
+    stack
+        .sql("create trigger full before insert on idempotency begin select raise(abort, 'the disk is full'); end")
+        .await;
+    // Its work is done and its answer stands, also for a repeat.
+    stack.keyed("POST", &path, "first", json!({})).await.ok();
+    let before = stack.store.sandbox_ids().await.unwrap().len();
+    let refused = stack.keyed("POST", "/v1/sandboxes", "second", json!({})).await;
+    refused.refused(503, "api_unavailable");
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(stack.store.sandbox_ids().await.unwrap().len(), before, "it did nothing");
+    assert_eq!(stack.keyed("POST", &path, "first", json!({})).await.ok()["replayed"], json!(true));
+    stack.get("/v1/sandboxes").await.ok();
+    stack.sql("drop trigger full").await;
+    stack.keyed("POST", "/v1/sandboxes", "second", json!({})).await.ok();
+    eventually("the first is remembered after all", async || {
+        let keys = stack.store.remembered_keys((String::new(), String::new()), 100).await.unwrap();
+        keys.iter().any(|(_, key)| key == "first")
+    })
+    .await;
     stack.stop().await;
 }

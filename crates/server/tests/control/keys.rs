@@ -51,6 +51,8 @@ async fn a_read_only_key_reads() {
         as_key(&stack, &reader, method, &path, json!({})).await.refused(403, "forbidden");
     }
     as_key(&stack, &reader, "GET", &format!("/v1/sandboxes/{id}"), json!({})).await.ok();
+    let listed = as_key(&stack, &reader, "GET", "/v1/sandboxes", json!({})).await.ok();
+    assert_eq!(listed["data"][0]["id"], json!(id), "an account-wide one sees what others made");
     assert_eq!(as_key(&stack, &reader, "GET", "/v1/limits", json!({})).await.ok()["access"], "read");
     stack.stop().await;
 }

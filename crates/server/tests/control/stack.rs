@@ -10,6 +10,8 @@ use runtime_server::{AppState, Config, reconcile, serve};
 use runtime_store::{Outcome, SandboxRow, SqliteStore, Store};
 use secrecy::ExposeSecret;
 use serde_json::Value;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -100,6 +102,11 @@ impl Stack {
         Self::again(Config::default(), self.node, self.dir, Some(self.key)).await
     }
 
+    /// Tells it to stop, and waits for nothing.
+    pub(crate) fn shut(&self) {
+        self.stop.cancel();
+    }
+
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         for task in self.tasks {
@@ -118,6 +125,14 @@ impl Stack {
         change(&mut row);
         row.generation += 1;
         assert!(matches!(self.store.save_sandbox(row, None).await.unwrap(), Outcome::Done));
+    }
+
+    /// Works on the database as a fault, or a person with a tool, would.
+    pub(crate) async fn sql(&self, statement: &str) {
+        let options = SqliteConnectOptions::new().filename(self.dir.path().join(keys::DATABASE));
+        let mut connection = options.connect().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
     }
 
     pub(crate) async fn key(&self, account_wide: bool, read_only: bool) -> String {

@@ -4,7 +4,7 @@ use runtime_model::{CredentialId, SandboxId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
-use crate::{CredentialRow, DeletedRow, IdempotencyRow, Outcome, Replay, SandboxRow, StoreError};
+use crate::{CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, StoreError};
 
 pub(super) enum Change {
     InsertCredential(CredentialRow),
@@ -156,10 +156,43 @@ async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Resu
         .map_err(at("sweeping old requests"))?;
     sqlx::query("delete from deleted where removed = 1 and deleted_at < $1")
         .bind(deleted_before)
-        .execute(db)
+        .execute(&mut *db)
         .await
         .map_err(at("sweeping deleted sandboxes"))?;
+    bound_bodies(db, REMEMBERED_BYTES).await?;
+    // A little each time, so that no change waits long for it.
+    sqlx::query("pragma incremental_vacuum(2048)").execute(db).await.map_err(at("giving back free pages"))?;
     Ok(Applied::Flag(true))
+}
+
+/// Forgets the oldest bodies until all that are left fit. Records of creates, which are small, stay.
+async fn bound_bodies(db: &mut SqliteConnection, most: u64) -> Result<(), StoreError> {
+    let step = "bounding what is remembered";
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    // Cheap, and nearly always the end of it: bodies that do not fit would not fit into the file either.
+    let used: i64 = sqlx::query_scalar(
+        "select (page_count - freelist_count) * page_size \
+         from pragma_page_count(), pragma_freelist_count(), pragma_page_size()",
+    )
+    .fetch_one(&mut *db)
+    .await
+    .map_err(at(step))?;
+    if used <= most {
+        return Ok(());
+    }
+    let gone = sqlx::query(
+        "delete from idempotency where (scope, key) in (select scope, key from \
+         (select scope, key, sum(length(body)) over (order by expires_at desc, scope, key) as total \
+          from idempotency where body is not null) where total > $1)",
+    )
+    .bind(most)
+    .execute(db)
+    .await
+    .map_err(at(step))?;
+    if gone.rows_affected() > 0 {
+        tracing::warn!(records = gone.rows_affected(), "answers were forgotten before their time, for want of room");
+    }
+    Ok(())
 }
 
 /// The name goes to this sandbox, or the other holder is told.
@@ -357,4 +390,36 @@ async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static st
         .await
         .map_err(at(step))?;
     Ok(done.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{ConnectOptions, Connection};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_bodies_go_first_and_creates_stay() {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(":memory:");
+        let mut db = options.connect().await.unwrap();
+        sqlx::migrate!("./migrations").run(&mut db).await.unwrap();
+        let row = |key: &str, replay, expires_at| IdempotencyRow {
+            scope: "org".to_owned(),
+            key: key.to_owned(),
+            fingerprint: [0; 32],
+            status: 200,
+            replay,
+            expires_at,
+        };
+        remember(&mut db, &row("create", Replay::Sandbox(SandboxId::new_v4()), 1)).await.unwrap();
+        for (key, expires_at) in [("old", 2), ("middle", 3), ("new", 4)] {
+            remember(&mut db, &row(key, Replay::Body(vec![b'x'; 100_000]), expires_at)).await.unwrap();
+        }
+        bound_bodies(&mut db, 200_000).await.unwrap();
+        let left: Vec<String> =
+            sqlx::query_scalar("select key from idempotency order by key").fetch_all(&mut db).await.unwrap();
+        assert_eq!(left, ["create", "middle", "new"]);
+        bound_bodies(&mut db, 1 << 30).await.unwrap();
+        db.close().await.unwrap();
+    }
 }

@@ -9,12 +9,16 @@ mod epoch;
 mod read;
 mod writer;
 
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use runtime_model::{CredentialId, SandboxId};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use tokio::sync::oneshot;
 
 use crate::{CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, Store, StoreError};
@@ -35,9 +39,10 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, makes it if there is none, and brings its tables up to date.
     pub async fn open(path: &Path) -> Result<Self, StoreError> {
+        make_private(path).map_err(|source| StoreError::Private { path: path.to_owned(), source })?;
         let options = SqliteConnectOptions::new()
             .filename(path)
-            .create_if_missing(true)
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(BUSY)
@@ -82,6 +87,10 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
+    async fn ended(&self) {
+        self.writer.ended().await;
+    }
+
     async fn insert_credential(&self, row: CredentialRow) -> Result<(), StoreError> {
         self.flag(Change::InsertCredential(row)).await?;
         self.epoch.raise()
@@ -203,6 +212,15 @@ impl SqliteStore {
         self.flag(Change::FixMeta(name, fresh)).await?;
         read::meta(&self.readers, name).await?.ok_or_else(|| corrupt_meta(name))
     }
+}
+
+/// The log and the index that SQLite makes beside the file take over its mode.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    if file.metadata()?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(())
 }
 
 fn corrupt_meta(name: &str) -> StoreError {

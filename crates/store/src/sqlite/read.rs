@@ -227,7 +227,15 @@ fn parse_id(step: &'static str, text: &str) -> Result<SandboxId, StoreError> {
 
 async fn ids(db: &SqlitePool, step: &'static str, sql: &'static str) -> Result<Vec<SandboxId>, StoreError> {
     let texts: Vec<String> = sqlx::query_scalar(sql).fetch_all(db).await.map_err(at(step))?;
-    texts.iter().map(|text| parse_id(step, text)).collect()
+    Ok(readable(texts.iter().map(|text| parse_id(step, text))))
+}
+
+/// The rows that read. One that does not is told of, and hides none of the others.
+fn readable<T>(rows: impl Iterator<Item = Result<T, StoreError>>) -> Vec<T> {
+    rows.filter_map(|row| {
+        row.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a row is passed over")).ok()
+    })
+    .collect()
 }
 
 pub(super) async fn removals(db: &SqlitePool) -> Result<Vec<SandboxId>, StoreError> {
@@ -248,7 +256,7 @@ pub(super) async fn expired(db: &SqlitePool, now: i64) -> Result<Vec<SandboxId>,
     .fetch_all(db)
     .await
     .map_err(at(step))?;
-    texts.iter().map(|text| parse_id(step, text)).collect()
+    Ok(readable(texts.iter().map(|text| parse_id(step, text))))
 }
 
 pub(super) async fn deleted(db: &SqlitePool, sandbox: SandboxId) -> Result<Option<DeletedRow>, StoreError> {
@@ -273,7 +281,7 @@ pub(super) async fn deleted(db: &SqlitePool, sandbox: SandboxId) -> Result<Optio
 pub(super) async fn unstopped(db: &SqlitePool) -> Result<Vec<SandboxRow>, StoreError> {
     let step = "listing live sandboxes";
     let rows = sqlx::query("select * from sandboxes where state <> 'stopped'").fetch_all(db).await.map_err(at(step))?;
-    rows.iter().map(|row| sandbox_from(step, row)).collect()
+    Ok(readable(rows.iter().map(|row| sandbox_from(step, row))))
 }
 
 pub(super) async fn list(db: &SqlitePool, filter: ListFilter) -> Result<Vec<SandboxRow>, StoreError> {

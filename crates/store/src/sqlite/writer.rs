@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use sqlx::{Connection, SqliteConnection};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::change::{Applied, Change};
@@ -24,13 +24,18 @@ struct Job {
 pub(super) struct Writer {
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     task: Mutex<Option<JoinHandle<()>>>,
+    alive: watch::Receiver<()>,
 }
 
 impl Writer {
     pub(super) fn start(connection: SqliteConnection) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
-        let task = tokio::spawn(run(connection, waiting));
-        Self { jobs: Mutex::new(Some(jobs)), task: Mutex::new(Some(task)) }
+        let (life, alive) = watch::channel(());
+        let task = tokio::spawn(async move {
+            let _life = life;
+            run(connection, waiting).await;
+        });
+        Self { jobs: Mutex::new(Some(jobs)), task: Mutex::new(Some(task)), alive }
     }
 
     async fn send(&self, job: Job) {
@@ -54,6 +59,12 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         self.send(Job { change, reply: Box::new(move |result| drop(reply.send(result.map(drop)))) }).await;
         answer
+    }
+
+    /// Resolves when no change is taken any more: after [`close`](Self::close), or because the task panicked.
+    pub(super) async fn ended(&self) {
+        // Nothing is ever sent: it changes by the end of the other side.
+        let _ = self.alive.clone().changed().await;
     }
 
     pub(super) async fn close(&self) {
