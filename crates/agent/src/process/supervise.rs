@@ -21,7 +21,7 @@ use crate::pool::{Lost, Runner};
 use crate::tree;
 
 /// How long an unfinished character is held back for its rest.
-const HOLD: Duration = Duration::from_millis(100);
+const HOLD: Duration = Duration::from_secs(1);
 /// How long the output of an ended leader is waited for while somebody else holds it.
 const LINGER: Duration = Duration::from_millis(500);
 /// How long killing what an exec left may delay its answer.
