@@ -38,7 +38,7 @@ use crate::reaper::Reaper;
 /// Processes of the sandbox user, if the host does not say.
 const DEFAULT_USER_PROCESSES: u64 = 1024;
 /// Processes of root beyond the runners and the limit: the agent itself, and some air.
-const ROOT_SPARE: u64 = 64;
+const ROOT_SPARE: u64 = 8;
 /// How long a closed input is left alone before it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 

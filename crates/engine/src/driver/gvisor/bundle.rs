@@ -182,7 +182,8 @@ impl Bundle {
                     bounding: CAPABILITIES,
                     effective: CAPABILITIES,
                     permitted: CAPABILITIES,
-                    inheritable: CAPABILITIES,
+                    // None: what a program inherits so, it would keep although the runners withhold it.
+                    inheritable: &[],
                 },
                 rlimits: [Rlimit { kind: "RLIMIT_NOFILE", hard: 1_048_576, soft: 65_536 }],
                 no_new_privileges: true,
