@@ -43,14 +43,14 @@ impl Snapshot {
     /// What is there now that was not before; empty when nothing leaked. A few descriptors more (a kept connection, a
     /// second connection to the database) are no leak; one for each sandbox is.
     #[must_use]
-    pub fn grown_since(&self, before: &Self, spare_fds: usize) -> Vec<String> {
+    pub fn grown_since(&self, before: &Self, spare_fds: usize, spare_helpers: usize) -> Vec<String> {
         let mut grown = Vec::new();
         let mut say = |what: &str, now: usize, then: usize| {
             if now > then {
                 grown.push(format!("{what}: {then} before, {now} now"));
             }
         };
-        say("helper processes", self.helpers.len(), before.helpers.len());
+        say("helper processes", self.helpers.len(), before.helpers.len() + spare_helpers);
         say("mounts", self.mounts.len(), before.mounts.len());
         say("loop devices", self.loops, before.loops);
         say("cgroups", self.cgroups, before.cgroups);
