@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use runtime_host::fdpass;
 use runtime_host::spawn::{Program, SpawnError, spawn};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -164,8 +165,10 @@ impl Pool {
 
 impl Runner {
     fn is_idle(&self) -> bool {
-        let mut byte = [0];
-        matches!(self.socket.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        // The socket itself is asked: what tokio knows of it may be older than the runner's end.
+        let mut byte = [0_u8];
+        let asked = retry_on_intr(|| recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT));
+        matches!(asked, Err(Errno::AGAIN))
     }
 
     fn gone(&self) -> Gone {

@@ -20,6 +20,7 @@ use runtime_host::reap::{Reaped, peek_any, reap_any, wait_for};
 use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
 use rustix::process::{Resource, getrlimit};
 
+use crate::log::log;
 use crate::order::{MAX_ORDER, Order, Reply, strings};
 use crate::tree;
 
@@ -37,8 +38,13 @@ pub(crate) fn main(socket: UnixStream) -> ExitCode {
     if crate::setup::user_space_kernel() {
         // There the process limit binds root as well, but for these two rights; without a limit a fork bomb takes the
         // whole sandbox with it.
-        let _ = withhold_capability(SYS_ADMIN);
-        let _ = withhold_capability(SYS_RESOURCE);
+        for right in [SYS_ADMIN, SYS_RESOURCE] {
+            if let Err(error) = withhold_capability(right) {
+                // No command runs unbound.
+                log!("taking capability {right} away failed: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
     }
     // Ends when the agent does, or does not speak as it should: either way nothing may be left.
     let _ = serve(&socket);

@@ -52,6 +52,11 @@ umount "$root/etc/resolv.conf" 2>/dev/null || :
 chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bin/bash /run/build/check.sh
 INSIDE
 
+# The pool is mounted without set-user-id programs, for the host's sake; the build tries sudo, so here they count. Only
+# this name space sees it.
+mount --bind "$target" "$target"
+mount -o remount,bind,suid "$target"
+
 # No daemon and no fsync per package: the image is synced as a whole before it gets its name.
 mmdebstrap --mode=root --variant=minbase --format=directory \
     --include="$include" \

@@ -44,6 +44,8 @@ pub struct Answer {
     pub keep: Keep,
     /// What is remembered in its place, where the whole is too long to be kept for a day.
     pub brief: Option<Bytes>,
+    /// The work had been done for an earlier request with this key, of which only the agent still knew.
+    pub replayed: bool,
 }
 
 /// How a success is remembered.
@@ -69,7 +71,7 @@ impl Answer {
     /// A body that is written already.
     #[must_use]
     pub fn ready(body: Bytes, keep: Keep) -> Self {
-        Self { body, keep, brief: None }
+        Self { body, keep, brief: None, replayed: false }
     }
 
     /// Remembers the brief body where this one is too long.
@@ -78,6 +80,13 @@ impl Answer {
             self.brief = Some(Self::json(&brief())?.body);
         }
         Ok(self)
+    }
+
+    /// Says whether this repeats what an earlier request has done.
+    #[must_use]
+    pub fn replays(mut self, replayed: bool) -> Self {
+        self.replayed = replayed;
+        self
     }
 
     #[must_use]
@@ -328,7 +337,10 @@ impl AppState {
         };
         let outcome = work(self, call).await;
         ticket.finish(&outcome).await?;
-        outcome.map(|answer| Reply { body: answer.body, replayed: false })
+        outcome.map(|answer| match answer.replayed {
+            true => Reply { body: mark_replayed(&answer.body), replayed: true },
+            false => Reply { body: answer.body, replayed: false },
+        })
     }
 }
 

@@ -1,5 +1,8 @@
 """A key makes a change happen once: replays, other requests, races, and a server that died in between."""
 
+import json
+import os
+import sqlite3
 import threading
 import uuid
 
@@ -133,6 +136,37 @@ def keys_are_known_after_the_server_was_killed():
     assert again.replayed and again.process_id == first.process_id and again.stdout == "out\n"
     assert b.files.read_text("/workspace/n") == "x\n"
     fails(w.InvalidRequestError, "idempotency_key_reused", lambda: box(idempotency_key=k, labels={"x": "y"}), 422)
+
+
+@check
+def what_only_the_agent_remembers_is_a_replay_too():
+    s = box()
+    x, y, z = key(), key(), key()
+    path = f"/v1/sandboxes/{s.id}"
+    calls = [
+        (x, path + ":exec", {"command": "echo x >> n; echo out; echo err >&2; exit 3"}),
+        (y, path + "/processes", {"command": "echo y >> n"}),
+        (z, path + ":exec", {"command": "echo z >> n; echo out", "stream": True}),
+    ]
+    first = [raw("POST", to, body, Idempotency_Key=k) for k, to, body in calls]
+    eventually(lambda: s.files.read_text("/workspace/n").count("\n") == 3, "all three ran")
+    host("kill9")
+    # As if the server had been killed before its batch was on the disk.
+    with sqlite3.connect(os.path.join(os.environ["RUNTIME_TEST_DATA"], "runtime.db")) as db:
+        db.execute("delete from idempotency where key in (?, ?, ?)", (x, y, z))
+    host("start")
+    eventually(lambda: rt.sandboxes.get(s.id).state == "running", "adopted", 20)
+    again = [raw("POST", to, body, Idempotency_Key=k) for k, to, body in calls]
+    for one, two in zip(first[:2], again[:2]):
+        assert two.headers["idempotency-replayed"] == "true" and two.ok()["replayed"] is True, two.body
+        assert "idempotency-replayed" not in one.headers
+    for field in ("processId", "stdout", "stderr", "exitCode"):
+        assert again[0].json[field] == first[0].json[field], field
+    assert again[1].json["id"] == first[1].json["id"]
+    lines = [[json.loads(line) for line in answer.body.splitlines() if line.strip()] for answer in (first[2], again[2])]
+    assert lines[1][0]["replayed"] is True and lines[1][0]["processId"] == lines[0][0]["processId"], lines
+    assert [e for e in lines[1] if e["type"] == "stdout"] == [e for e in lines[0] if e["type"] == "stdout"], lines
+    assert sorted(s.files.read_text("/workspace/n").split()) == ["x", "y", "z"]
 
 
 @check

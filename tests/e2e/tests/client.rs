@@ -126,6 +126,7 @@ checks! {
         refusals_are_not_remembered_when_they_may_pass
         every_kind_of_change_is_replayed
         keys_are_known_after_the_server_was_killed
+        what_only_the_agent_remembers_is_a_replay_too
         a_client_rides_through_a_crash_of_the_server
         a_stream_rides_through_a_crash_of_the_server
         a_process_and_its_output_survive_a_crash_of_the_server;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use runtime_host::reap::End;
 use runtime_proto::guest::Output as Which;
+use rustix::io::retry_on_intr;
 use tokio::net::unix::pipe;
 use tokio::sync::watch as tokio_watch;
 use tokio::task::JoinHandle;
@@ -280,7 +281,12 @@ async fn read(proc: Arc<Proc>, pipe: pipe::Receiver, which: Which, mut hurried: 
             }
         }
         let got = SCRATCH.with_borrow_mut(|scratch| {
-            let read = pipe.try_read(scratch)?;
+            // Asked once and for the last time, the pipe itself must answer: what tokio knows of it may be old.
+            let read = if hurry {
+                retry_on_intr(|| rustix::io::read(&pipe, &mut scratch[..]))?
+            } else {
+                pipe.try_read(scratch)?
+            };
             let fresh = &scratch[..read];
             let data = if held.is_empty() { fresh.to_vec() } else { [&held[..], fresh].concat() };
             Ok::<_, std::io::Error>((read, data))
@@ -323,5 +329,48 @@ async fn discard(pipe: pipe::Receiver) {
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return,
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::process::output::Output;
+    use crate::process::stdin::Stdin;
+    use crate::process::{Proc, State};
+
+    fn proc() -> Arc<Proc> {
+        Arc::new(Proc {
+            id: "p".to_owned(),
+            key: String::new(),
+            command: String::new(),
+            cwd: String::new(),
+            user: 0,
+            pty: false,
+            binary: false,
+            exec: true,
+            timeout_ms: 0,
+            started: std::time::Instant::now(),
+            started_at: 0,
+            output: Output::new(1024, true),
+            stdin: Stdin::new(false),
+            state: tokio_watch::channel(State::default()).0,
+            helpers: tokio_watch::channel(BTreeSet::new()).0,
+        })
+    }
+
+    /// A machine that stood still, or is short of time, hurries readers that were never told of their bytes.
+    #[tokio::test]
+    async fn a_hurried_reader_takes_what_nobody_has_told_it_of() {
+        let (ours, theirs) = std::io::pipe().unwrap();
+        let mut kept_open = theirs.try_clone().unwrap();
+        let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
+        (&theirs).write_all(b"all of it").unwrap();
+        let proc = proc();
+        read(proc.clone(), pipe, Which::Stdout, tokio_watch::channel(true).1).await;
+        assert_eq!(&proc.output.heads().stdout.0[..], b"all of it");
+        kept_open.write_all(b"nobody waits for this").unwrap();
     }
 }

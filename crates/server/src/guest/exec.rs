@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::Wanted;
 use super::convert;
-use super::gateway::{Guest, Ran};
+use super::gateway::{Guest, Ran, is_replay};
 use super::stream::Follower;
 use crate::error::ApiError;
 use crate::fields::boolean;
@@ -73,15 +73,17 @@ async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Resul
     let around = guest.around();
     let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
     let stdin = wanted.stdin.take();
+    let process_id = new_process_id();
     let exec = Exec {
-        command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), new_process_id())),
+        command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), process_id.clone())),
         head_limit: if timeout_ms <= SHORT_MS { SHORT_HEAD } else { LONG_HEAD },
         has_stdin: stdin.is_some(),
     };
     let ran = guest.exec(exec, stdin).await?;
+    let replayed = is_replay(&process_id, &ran.process);
     let whole = answer(ran, guest.memory_mib());
     // The agent finds this process by its key until the record is on the disk.
-    Answer::json(&whole)?.keep(Keep::Later).or_brief(|| brief(&whole))
+    Answer::json(&whole)?.keep(Keep::Later).replays(replayed).or_brief(|| brief(&whole))
 }
 
 /// What is remembered of an answer with much output: how it ended and which process it was. The output itself is kept
@@ -148,8 +150,9 @@ async fn start(guest: &Guest, mut wanted: Wanted, call: &Call) -> Result<(String
     let around = guest.around();
     let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
     let stdin = wanted.stdin.take();
+    let process_id = new_process_id();
     let spawn = Spawn {
-        command: Some(wanted.into_command(&around, timeout_ms, process_key(call), new_process_id())),
+        command: Some(wanted.into_command(&around, timeout_ms, process_key(call), process_id.clone())),
         stdin_pipe: false,
         has_stdin: stdin.is_some(),
         pty: None,
@@ -157,7 +160,8 @@ async fn start(guest: &Guest, mut wanted: Wanted, call: &Call) -> Result<(String
         binary: false,
     };
     let process = guest.spawn(spawn, stdin).await?;
-    Ok((process.id, process.attached))
+    let replayed = is_replay(&process_id, &process);
+    Ok((process.id, replayed))
 }
 
 fn remembered(body: &Bytes) -> Result<String, ApiError> {

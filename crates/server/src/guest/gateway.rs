@@ -128,14 +128,7 @@ impl Guest {
     pub(crate) async fn spawn(&self, spawn: Spawn, stdin: Option<Bytes>) -> Result<Process, ApiError> {
         let mut told = None;
         match self.spawn_once(&spawn, stdin.clone(), &mut told).await {
-            Err(error) if error.is_broken() => {
-                let known = told.take().is_some_and(|process| process.attached);
-                self.spawn_once(&spawn, stdin, &mut told).await?;
-                // That it was known now is our own doing.
-                if let Some(process) = &mut told {
-                    process.attached = known;
-                }
-            }
+            Err(error) if error.is_broken() => self.spawn_once(&spawn, stdin, &mut told).await?,
             other => other?,
         }
         told.ok_or_else(|| from_ask(AskError::Short))
@@ -159,6 +152,12 @@ impl Guest {
             }
         }
     }
+}
+
+/// Whether the agent knew the process by its key from a request before this one. This one's own second asking finds the
+/// process under the id that it chose itself.
+pub(crate) fn is_replay(asked_id: &str, process: &Process) -> bool {
+    process.attached && process.id != asked_id
 }
 
 /// Sends bytes, then says that no more come. An agent that does not want them ends it early; its answer says why.
@@ -351,6 +350,14 @@ mod tests {
         }
         let long = asked(&"\u{1b}x".repeat(100_000)).about("/a/b").to_string();
         assert!(long.len() < 2_000 && !long.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_process_is_a_replay_if_another_request_named_it() {
+        let told = |attached| Process { id: "first".to_owned(), attached, ..Process::default() };
+        assert!(is_replay("second", &told(true)));
+        assert!(!is_replay("first", &told(true)), "this request's own second asking");
+        assert!(!is_replay("first", &told(false)));
     }
 
     #[test]

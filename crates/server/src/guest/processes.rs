@@ -19,7 +19,7 @@ use runtime_proto::node::AskError;
 use super::command::{Wanted, base64_input, plain_input};
 use super::convert;
 use super::exec::{lines, new_process_id, process_key};
-use super::gateway::{Guest, from_ask};
+use super::gateway::{Guest, from_ask, is_replay};
 use super::output::Reader;
 use super::stream::{Follower, SLICE};
 use crate::error::{ApiError, Kind};
@@ -104,8 +104,9 @@ async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Ca
     let around = guest.around();
     let timeout_ms = wanted.process_timeout_ms(&around, Utc::now())?;
     let stdin = wanted.stdin.take();
+    let process_id = new_process_id();
     let spawn = Spawn {
-        command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), new_process_id())),
+        command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), process_id.clone())),
         stdin_pipe: how.stdin_pipe,
         has_stdin: stdin.is_some(),
         pty: None,
@@ -113,7 +114,8 @@ async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Ca
         binary: how.binary,
     };
     let process = guest.spawn(spawn, stdin).await?;
-    Ok(Answer::json(&convert::process(process, guest.memory_mib()))?.keep(Keep::Later))
+    let replayed = is_replay(&process_id, &process);
+    Ok(Answer::json(&convert::process(process, guest.memory_mib()))?.keep(Keep::Later).replays(replayed))
 }
 
 /// What runs, and the last 16 that ended; commands of `:exec` too.
