@@ -4,13 +4,14 @@
 #![expect(clippy::disallowed_methods, reason = "a build script is told its work by the environment")]
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Asked now, not when this script was compiled: a target directory may serve clones at other paths.
+    let workspace = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
     for part in ["crates/agent", "crates/proto", "crates/host", "crates/model", "Cargo.toml", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(part).display());
     }
