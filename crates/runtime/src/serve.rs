@@ -77,7 +77,7 @@ impl Served {
         let app = AppState::open(&data_dir, engine.clone(), config).await?;
 
         let stop = CancellationToken::new();
-        let reconciler = reconcile::start(app.clone(), stop.child_token());
+        let reconciler = reconcile::start(app.clone(), stop.child_token()).await;
         let server = tokio::spawn(runtime_server::serve(listener, app.clone(), stop.child_token()));
         let url = format!("http://{address}");
         write_address(&data_dir.join("address"), &url)?;

@@ -14,6 +14,7 @@ use runtime_proto::guest::{Ask, Nothing, Request, Tell};
 use runtime_proto::node::{MachineStatus, NodeEvent};
 use runtime_store::SandboxRow;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,8 @@ use crate::error::ApiError;
 use crate::sandboxes::{Live, Step, apply};
 
 const ROUND: Duration = Duration::from_secs(30);
+/// How long a start holds its callers back until rows and machines were compared.
+const FIRST_ROUND: Duration = Duration::from_secs(5);
 /// Old idempotency records go, and activity is written down.
 const HOUSEKEEPING: Duration = Duration::from_secs(30);
 /// How long the answer to a repeated delete is kept.
@@ -32,9 +35,12 @@ const DELETED_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 const ACTIVITY_WAIT: Duration = Duration::from_secs(2);
 const LEARN_AGAIN: Duration = Duration::from_secs(5);
 
-/// Starts the reconciler; it ends with the token.
-pub fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
-    tokio::spawn(async move {
+/// Starts the reconciler, which ends with the token, and waits for its first round: what callers read from now on is what
+/// is, not what was when the former server ended. Where that takes longer than [`FIRST_ROUND`], the rest comes after.
+pub async fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
+    let (looked, first) = oneshot::channel();
+    let mut looked = Some(looked);
+    let task = tokio::spawn(async move {
         let mut events = app.node().events();
         let mut looks = interval(app.config().reconcile_every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,8 +71,13 @@ pub fn start(app: AppState, stop: CancellationToken) -> JoinHandle<()> {
                 _ = looks.tick() => {}
             }
             reconciler.look().await;
+            // Nobody may be waiting any more.
+            let _ = looked.take().map(|looked| looked.send(()));
         }
-    })
+    });
+    // An error: the task is gone, and whoever watches it will say so.
+    let _ = tokio::time::timeout(FIRST_ROUND, first).await;
+    task
 }
 
 /// Reads the keys of former servers beside everything else; until it is done each key is looked up in the store.

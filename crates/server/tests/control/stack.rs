@@ -90,7 +90,8 @@ impl Stack {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let tasks = vec![reconcile::start(app.clone(), stop.clone()), tokio::spawn(serve(listener, app, stop.clone()))];
+        let tasks =
+            vec![reconcile::start(app.clone(), stop.clone()).await, tokio::spawn(serve(listener, app, stop.clone()))];
         Self { node, store, address, key, dir, stop, tasks }
     }
 
