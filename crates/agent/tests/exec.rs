@@ -173,3 +173,18 @@ async fn a_command_that_kills_its_runner_still_ends_truly() {
     tokio::time::timeout(WAIT, gone).await.unwrap();
     guest.close().await;
 }
+
+#[tokio::test]
+async fn a_line_longer_than_one_argument_runs_as_it_stands() {
+    let guest = Guest::start().await;
+    for length in [128 * 1024 - 1, 128 * 1024, 300_000, 1_000_000] {
+        let start = "printf '%s %s\\n' $# \"$0\"; x='é"; // Two bytes, so that a cut falls within a character.
+        let end = "'; echo ${#x}; exit 7";
+        let line = format!("{start}{}{end}", "é".repeat((length - start.len() - end.len()) / 2));
+        let done = guest.exec(shell(&line)).await.unwrap();
+        let said = String::from_utf8(done.stdout.to_vec()).unwrap();
+        assert!(said.starts_with("0 bash\n"), "{length}: {said:?}");
+        assert_eq!(done.process.unwrap().exit_code, Some(7), "{length}");
+    }
+    guest.close().await;
+}

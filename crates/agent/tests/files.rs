@@ -285,3 +285,80 @@ async fn making_moving_and_modes() {
     );
     place.guest.close().await;
 }
+
+#[tokio::test]
+async fn a_move_to_another_file_system_is_whole_or_nothing() {
+    let place = Place::new().await;
+    let there = tempfile::tempdir_in("/dev/shm").unwrap();
+    let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+    assert_ne!(device(there.path()), device(place.dir.path()), "this machine has one file system for both");
+    std::os::unix::fs::chown(there.path(), Some(1000), Some(1000)).unwrap();
+    let far = |name: &str| there.path().join(name).to_str().unwrap().to_owned();
+    let go = |from: String, to: String, overwrite, user| Ask::Rename(Rename { from, to, overwrite, user });
+
+    place.guest.one(Ask::MakeDir(MakeDir { path: place.path("t/a/b"), parents: true, user: USER })).await.unwrap();
+    place.write("t/a/f", b"content").await.unwrap();
+    place.guest.one(Ask::Chmod(Chmod { path: place.path("t/a/f"), mode: 0o751, user: USER })).await.unwrap();
+    symlink("/nowhere", place.path("t/a/b/link")).unwrap();
+    let old = std::fs::metadata(place.path("t/a/f")).unwrap().mtime_nsec();
+    place.guest.one(go(place.path("t"), far("t"), false, USER)).await.unwrap();
+    assert!(place.names().is_empty(), "{:?}", place.names());
+    let file = std::fs::metadata(far("t/a/f")).unwrap();
+    assert_eq!((file.mode() & 0o7777, file.uid(), file.mtime_nsec()), (0o751, 1000, old));
+    assert_eq!(std::fs::read(far("t/a/f")).unwrap(), b"content");
+    assert_eq!(std::fs::read_link(far("t/a/b/link")).unwrap(), Path::new("/nowhere"));
+
+    // What cannot be had leaves both sides as they were, without a trace of the try.
+    place.write("g", b"here").await.unwrap();
+    std::fs::write(far("g"), b"there").unwrap();
+    assert_eq!(place.code(go(place.path("g"), far("g"), false, USER)).await, ErrorCode::AlreadyExists as i32);
+    assert_eq!(place.code(go(place.path("g"), far("none/g"), false, USER)).await, ErrorCode::FileNotFound as i32);
+    assert!(std::process::Command::new("mkfifo").arg(place.path("fifo")).status().unwrap().success());
+    assert_eq!(place.code(go(place.path("fifo"), far("fifo"), false, ROOT)).await, ErrorCode::Invalid as i32);
+    let denied = go("/etc/passwd".to_owned(), far("p"), true, USER);
+    assert_eq!(place.code(denied).await, ErrorCode::PermissionDenied as i32);
+    let mut left: Vec<_> = std::fs::read_dir(there.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["g", "t"]);
+    assert_eq!(place.names(), ["fifo", "g"]);
+    place.guest.one(go(place.path("g"), far("g"), true, USER)).await.unwrap();
+    assert_eq!(std::fs::read(far("g")).unwrap(), b"here");
+    place.guest.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_does_not_say_its_length_is_read_whole_or_refused() {
+    let place = Place::new().await;
+    // A process of very many mappings: neighbours with other rights do not become one.
+    let script = "import mmap; R, W = mmap.PROT_READ, mmap.PROT_WRITE\n\
+                  m = [mmap.mmap(-1, 4096, prot=(R, R | W)[n % 2]) for n in range(20000)]\n\
+                  print('ready', flush=True); input()";
+    let mut child = std::process::Command::new("python3")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+    let maps = format!("/proc/{}/maps", child.id());
+    let told = place.read(&maps, ROOT).await.unwrap();
+    assert!(told.len() > 1_000_000 && told == std::fs::read(&maps).unwrap(), "{} bytes", told.len());
+    // Too long to be held is refused, not cut.
+    let refused = place.read(&format!("/proc/{}/smaps", child.id()), ROOT).await;
+    assert_eq!(refused.map(|data| data.len()), Err(ErrorCode::Invalid as i32));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    place.guest.close().await;
+}
+
+#[tokio::test]
+async fn what_no_program_can_open_is_a_refusal_and_not_a_fault() {
+    let place = Place::new().await;
+    let _socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();
+    assert_eq!(place.read(&place.path("socket"), ROOT).await, Err(ErrorCode::Invalid as i32));
+    place.write("f", b"x").await.unwrap();
+    let below = Ask::Remove(Remove { path: place.path("f/x"), recursive: false, user: USER });
+    assert_eq!(place.guest.one(below).await, Ok(Tell::Removed(runtime_proto::guest::Removed { removed: false })));
+    place.guest.close().await;
+}

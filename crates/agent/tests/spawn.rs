@@ -254,3 +254,16 @@ async fn ended_processes_are_kept_for_a_while() {
     assert_eq!(last.command, "bash -c echo 39");
     guest.close().await;
 }
+
+#[tokio::test]
+async fn a_first_reader_has_time_to_come() {
+    let guest = Guest::start().await;
+    let process = guest.spawn(spawn(shell("head -c 3000000 /dev/zero; echo end"))).await;
+    // It waits on its full pipe until somebody reads.
+    let full = guest.until(&process.id, |process| process.output_bytes > RETAINED_OUTPUT as u64 - 65_536).await;
+    assert!(full.exit_code.is_none() && full.first_offset == 0, "{full:?}");
+    let (chunks, lost, end) = guest.follow(&process.id, 0).await;
+    assert_eq!((lost, end.exit_code), (0, Some(0)));
+    assert_eq!(chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>(), 3_000_004);
+    guest.close().await;
+}

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use axum::http::Method;
 use runtime_model::{CredentialId, OrgId, PrincipalId};
 
 use crate::AppState;
@@ -32,6 +33,15 @@ impl Caller {
     #[must_use]
     pub fn scope(&self) -> String {
         if self.account_wide { format!("org:{}", self.org) } else { format!("key:{}", self.credential) }
+    }
+
+    /// Refuses a change to a key that may only read.
+    pub fn may(&self, method: &Method) -> Result<(), ApiError> {
+        if self.read_only && !method.is_safe() {
+            return Err(ApiError::new(Kind::Forbidden, "This key may only read.")
+                .hint("Use a key that was made without --read-only."));
+        }
+        Ok(())
     }
 
     #[must_use]
@@ -110,7 +120,8 @@ pub(crate) async fn authenticate(app: &AppState, said: Option<&str>) -> Result<C
         principal: row.principal,
         org: app.org(),
         read_only: row.read_only,
-        account_wide: row.account_wide,
+        // A key that may only read reads the records of the whole account.
+        account_wide: row.account_wide || row.read_only,
     };
     if let Some(epoch) = epoch {
         app.callers().put(hash, epoch, caller.clone());

@@ -16,6 +16,8 @@ use crate::{AppState, Caller};
 
 /// The longest JSON body.
 pub const MAX_JSON: usize = 4 * 1024 * 1024;
+/// The same where a command's input travels along: a mebibyte, of which JSON may write each byte as six.
+pub const MAX_JSON_WITH_INPUT: usize = 8 * 1024 * 1024;
 /// The longest raw body: a file's content, a part of an upload.
 pub const MAX_RAW: usize = 1024 * 1024;
 /// Bytes a second of a slow client's body.
@@ -53,9 +55,13 @@ pub struct Call {
 pub struct Upload(pub Call);
 
 impl Call {
-    /// The JSON body's fields.
+    /// The JSON body's fields. Such a route takes no query: what is in one is wrong too, and told with the rest.
     pub fn fields(&self) -> Result<Fields, ApiError> {
-        Fields::body(&self.body)
+        let mut fields = Fields::body(&self.body)?;
+        for name in self.query()?.names() {
+            fields.wrong(name, "is not a query parameter of this route");
+        }
+        Ok(fields)
     }
 
     /// The query's fields.
@@ -71,10 +77,7 @@ impl Call {
     async fn read(request: Request, app: &AppState, limit: usize, too_long: Kind) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let mut call = Self::head(&parts)?;
-        if call.caller.read_only && parts.method != Method::GET {
-            return Err(ApiError::new(Kind::Forbidden, "This key may only read.")
-                .hint("Use a key that was made without --read-only."));
-        }
+        call.caller.may(&parts.method)?;
         let refusal =
             || ApiError::new(too_long, format!("The body is longer than the {limit} bytes this route takes."));
         let said = parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -154,16 +157,25 @@ fn is_idempotency_key(key: &str) -> bool {
 
 /// A preference that does not read is no preference (RFC 7240).
 fn prefer_wait(value: &str) -> Option<Duration> {
-    let wait = value.split([',', ';']).find_map(|part| part.trim().strip_prefix("wait="))?;
-    let seconds: u64 = wait.trim().parse().ok()?;
+    let wait = value.split([',', ';']).find_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"'))
+    })?;
+    let seconds: u64 = wait.parse().ok()?;
     Some(Duration::from_secs(seconds.min(MAX_WAIT)))
+}
+
+fn carries_input(path: &str) -> bool {
+    [":exec", "/processes", ":write"].iter().any(|end| path.ends_with(end))
 }
 
 impl FromRequest<AppState> for Call {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        Self::read(request, app, MAX_JSON, Kind::TooLarge).await
+        let path = request.extensions().get::<PublicPath>().map(|path| path.0.clone()).unwrap_or_default();
+        let limit = if carries_input(&path) { MAX_JSON_WITH_INPUT } else { MAX_JSON };
+        Self::read(request, app, limit, Kind::TooLarge).await
     }
 }
 

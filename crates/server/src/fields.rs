@@ -89,6 +89,11 @@ impl Fields {
         Ok(Self { values, text: true, issues: Vec::new() })
     }
 
+    /// What was given, by name.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     #[must_use]
     pub fn object(values: Map<String, Value>) -> Self {
         Self { values, text: false, issues: Vec::new() }

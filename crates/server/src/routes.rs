@@ -53,7 +53,7 @@ async fn wrong_method() -> ApiError {
 async fn no_route(Extract(app): Extract<AppState>, request: Request) -> Response {
     let path = request.extensions().get::<PublicPath>().cloned();
     let caller = request.extensions().get::<Caller>().cloned();
-    match unbuilt::refusal(&app, path, caller).await {
+    match unbuilt::refusal(&app, request.method(), path, caller).await {
         Some(error) => error.into_response(),
         None => ApiError::new(Kind::RouteNotFound, "There is no such path.")
             .hint("The paths are listed in /v1/openapi.json.")

@@ -1,6 +1,7 @@
 //! What the contract has and this server does not have yet: `501` with a hint, so that a client can tell it from a path
 //! that never existed. A line leaves this file when its product arrives.
 
+use axum::http::Method;
 use serde_json::json;
 
 use crate::call::PublicPath;
@@ -83,7 +84,12 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
 ];
 
 /// The refusal for a path without a route, if the contract knows the path.
-pub(crate) async fn refusal(app: &AppState, path: Option<PublicPath>, caller: Option<Caller>) -> Option<ApiError> {
+pub(crate) async fn refusal(
+    app: &AppState,
+    method: &Method,
+    path: Option<PublicPath>,
+    caller: Option<Caller>,
+) -> Option<ApiError> {
     let path = path?.0;
     let rest = path.strip_prefix("/v1/")?;
     let first = &rest[..rest.find(['/', ':']).unwrap_or(rest.len())];
@@ -94,23 +100,27 @@ pub(crate) async fn refusal(app: &AppState, path: Option<PublicPath>, caller: Op
                 .hint("Use /v1/sandboxes, or a newer client."),
         );
     }
+    let may = || caller.as_ref().map_or(Ok(()), |caller| caller.may(method));
     if let Some((_, kind, what)) = PRODUCTS.iter().find(|(name, ..)| *name == first) {
-        return Some(off(*kind, what));
+        return Some(may().err().unwrap_or_else(|| off(*kind, what)));
     }
     let rest = rest.strip_prefix("sandboxes/")?;
     // An id holds neither of the two.
     let (id, tail) = rest.split_at(rest.find(['/', ':'])?);
-    if let Some((_, kind, what)) = OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words)) {
-        let caller = &caller?;
-        let id = path_decode(id).unwrap_or_default();
-        // Of a sandbox the caller cannot see, nothing is said.
-        return Some(app.reach(caller, &id).await.err().unwrap_or_else(|| off(*kind, what)));
-    }
+    let known = OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words));
     // `GET` of a process exists; what a process traced does not yet.
-    if tail.starts_with("/processes/") && (tail.ends_with("/files") || tail.ends_with(":resize")) {
-        return Some(off(Kind::Unavailable, "This part of processes"));
+    let of_a_process = tail.starts_with("/processes/") && (tail.ends_with("/files") || tail.ends_with(":resize"));
+    let (kind, what) = match known {
+        Some((_, kind, what)) => (*kind, *what),
+        None if of_a_process => (Kind::Unavailable, "This part of processes"),
+        None => return None,
+    };
+    if let Err(error) = may() {
+        return Some(error);
     }
-    None
+    // Of a sandbox the caller cannot see, nothing is said.
+    let id = path_decode(id).unwrap_or_default();
+    Some(app.reach(caller.as_ref()?, &id).await.err().unwrap_or_else(|| off(kind, what)))
 }
 
 fn starts_with_words(tail: &str, words: &str) -> bool {

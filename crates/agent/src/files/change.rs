@@ -8,6 +8,7 @@ use runtime_proto::guest::{Chmod, ErrorCode, FileKind, GuestError, MakeDir, Path
 use rustix::fs::{AtFlags, CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
+use super::transfer::transfer;
 use super::{FileError, absolute, act, describe, kind_of};
 use crate::Agent;
 use crate::serve::{Answer, done};
@@ -67,25 +68,31 @@ pub(crate) async fn rename(_agent: &Arc<Agent>, wanted: Rename) -> Answer {
     let from = absolute(&wanted.from)?;
     let to = absolute(&wanted.to)?;
     act(wanted.user, move || {
-        if wanted.overwrite {
-            return renameat_with(CWD, &from, CWD, &to, RenameFlags::empty())
-                .map_err(|error| moving(error, &from, &to));
-        }
-        match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
-            // Not every file system can promise it: look, then rename.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                rustix::fs::statat(CWD, &from, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(FileError::at("looking at", &from))?;
-                if rustix::fs::statat(CWD, &to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-                    return Err(FileError::new("moving to", &to, Errno::EXIST.into()));
-                }
-                renameat_with(CWD, &from, CWD, &to, RenameFlags::empty()).map_err(|error| moving(error, &from, &to))
-            }
+        let rename = |source: &Path| take_name(source, &to, wanted.overwrite);
+        match rename(&from) {
+            Err(Errno::XDEV) => transfer(&from, &to, |copy| rename(copy).map_err(|error| moving(error, copy, &to))),
             other => other.map_err(|error| moving(error, &from, &to)),
         }
     })
     .await?;
     Ok(done())
+}
+
+fn take_name(from: &Path, to: &Path, overwrite: bool) -> Result<(), Errno> {
+    if overwrite {
+        return renameat_with(CWD, from, CWD, to, RenameFlags::empty());
+    }
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can promise it: look, then rename.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            rustix::fs::statat(CWD, from, AtFlags::SYMLINK_NOFOLLOW)?;
+            if rustix::fs::statat(CWD, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                return Err(Errno::EXIST);
+            }
+            renameat_with(CWD, from, CWD, to, RenameFlags::empty())
+        }
+        other => other,
+    }
 }
 
 /// The kernel gives one number for two paths: say which one it was about where that can be told.

@@ -55,7 +55,17 @@ fn code_of(error: &io::Error) -> ErrorCode {
         Errno::NOTEMPTY => ErrorCode::DirectoryNotEmpty,
         Errno::EXIST => ErrorCode::AlreadyExists,
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorCode::DiskFull,
-        Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL | Errno::XDEV | Errno::BUSY => ErrorCode::Invalid,
+        // Nothing of these passes by itself: a socket or a device that cannot be opened, a program that runs.
+        Errno::NAMETOOLONG
+        | Errno::LOOP
+        | Errno::INVAL
+        | Errno::XDEV
+        | Errno::BUSY
+        | Errno::NXIO
+        | Errno::NODEV
+        | Errno::NOTSUP
+        | Errno::TXTBSY
+        | Errno::MLINK => ErrorCode::Invalid,
         Errno::NOMEM | Errno::MFILE | Errno::NFILE => ErrorCode::Busy,
         _ => ErrorCode::Internal,
     }

@@ -8,6 +8,7 @@ mod error;
 pub(crate) mod list;
 pub(crate) mod read;
 pub(crate) mod remove;
+mod transfer;
 pub(crate) mod write;
 
 use std::os::unix::ffi::OsStrExt;

@@ -16,6 +16,8 @@ use crate::serve::{Failure, tell};
 
 /// Read at once by a worker: few trips between threads, little memory.
 const PIECE: usize = 8 * DATA_STEP;
+/// The most that is read of a file that does not say how long it is.
+const MAX_UNSIZED: u64 = 8 * 1024 * 1024;
 
 pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: PathRef, stream: &mut Stream) -> Result<Tell, Failure> {
     let path = absolute(&wanted.path)?;
@@ -88,8 +90,12 @@ fn open(path: &Path) -> Result<(File, FileInfo, Bytes), FileError> {
     let first = if info.size == 0 {
         // Files of /proc say 0 and hold text: bounded, read whole, and announced by what was read.
         let mut data = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::Read::take(&file, PIECE as u64), &mut data)
+        std::io::Read::read_to_end(&mut std::io::Read::take(&file, MAX_UNSIZED + 1), &mut data)
             .map_err(FileError::at("reading", path))?;
+        if data.len() as u64 > MAX_UNSIZED {
+            let why = "does not say how long it is, and is longer than 8 MiB";
+            return Err(FileError::refused(ErrorCode::Invalid, path, why));
+        }
         info.size = data.len() as u64;
         data.into()
     } else {

@@ -27,13 +27,14 @@ pub(crate) async fn serve(_agent: &Arc<Agent>, wanted: Remove) -> Answer {
     Ok(Tell::Removed(Removed { removed }))
 }
 
-fn remove(path: &Path, recursive: bool) -> Result<bool, FileError> {
+pub(super) fn remove(path: &Path, recursive: bool) -> Result<bool, FileError> {
     if path.file_name().is_none() {
         return Err(FileError::refused(ErrorCode::Invalid, path, "cannot be removed"));
     }
     match rustix::fs::unlinkat(CWD, path, AtFlags::empty()) {
         Ok(()) => return Ok(true),
-        Err(Errno::NOENT) => return Ok(false),
+        // Below a file there is nothing either.
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
         // The two ways of kernels to say that it is a directory.
         Err(Errno::ISDIR | Errno::PERM) if is_dir(path) => {}
         Err(error) => return Err(FileError::new("removing", path, error.into())),

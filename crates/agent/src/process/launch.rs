@@ -53,6 +53,10 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
     }
     let order = make_order(agent, &command, wish)?;
     let id = if command.process_id.is_empty() { crate::identity::random_name() } else { command.process_id.clone() };
+    let mut output = Output::new(wish.head_limit, !wish.binary);
+    if wish.head_limit == 0 {
+        output = output.expect_reader();
+    }
     let proc = Proc {
         id,
         key: command.key.clone(),
@@ -65,7 +69,7 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
         timeout_ms: command.timeout_ms,
         started: std::time::Instant::now(),
         started_at: now(),
-        output: Output::new(wish.head_limit, !wish.binary),
+        output,
         stdin: Stdin::new(wish.stdin),
         state: watch::Sender::new(State::default()),
         helpers: watch::Sender::default(),
@@ -260,11 +264,27 @@ fn shown(command: &Command) -> String {
     }
 }
 
+/// `bash -c` with the line. One that is longer than the kernel takes in one argument goes in several, which a first line
+/// puts together again; the line sees no arguments either way.
+fn shell(line: &str) -> Vec<Vec<u8>> {
+    let mut argv = vec![b"bash".to_vec(), b"-c".to_vec()];
+    if line.len() < MAX_STRING {
+        argv.push(line.as_bytes().to_vec());
+        return argv;
+    }
+    let parts: Vec<&[u8]> = line.as_bytes().chunks(MAX_STRING - 1).collect();
+    let joined: String = (1..=parts.len()).map(|number| format!("${{{number}}}")).collect();
+    argv.push(format!("eval \"shift $#;{joined}\"").into_bytes());
+    argv.push(b"bash".to_vec());
+    argv.extend(parts.into_iter().map(<[u8]>::to_vec));
+    argv
+}
+
 fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, GuestError> {
     let invalid = |message: &str| refuse(ErrorCode::Invalid, format!("starting a process: {message}"));
     let user = User::try_from(command.user).map_err(|_| invalid("the user is unknown"))?;
     let argv: Vec<Vec<u8>> = match (&command.shell, command.argv.is_empty()) {
-        (Some(line), true) => vec![b"bash".to_vec(), b"-c".to_vec(), line.clone().into_bytes()],
+        (Some(line), true) => shell(line),
         (None, false) => command.argv.iter().map(|arg| arg.clone().into_bytes()).collect(),
         _ => return Err(invalid("exactly one of a shell line and an argument list is needed")),
     };

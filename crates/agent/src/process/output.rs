@@ -98,6 +98,12 @@ impl Output {
         Self { inner: Mutex::new(inner), data: Notify::new(), space: Notify::new(), text }
     }
 
+    /// Counts a reader as away from now on: whoever started the process has not had the time to come.
+    pub(crate) fn expect_reader(self) -> Self {
+        self.lock().away = Some((0, Instant::now() + LEASE));
+        self
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

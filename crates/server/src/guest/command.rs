@@ -17,8 +17,10 @@ use crate::fields::{Checked, Fields, Given, absolute_path, boolean, int, list, o
 use crate::sandboxes::{check_env, env_map};
 use crate::{AppState, Caller};
 
-/// Text of one argument or command line. The kernel takes 128 KiB an argument; the agent says so where it matters.
-const ARGUMENT_BYTES: usize = 1024 * 1024;
+/// Text of a command line, which the agent takes apart for the kernel.
+const COMMAND_BYTES: usize = 1024 * 1024;
+/// Text of one argument: what the kernel takes (MAX_ARG_STRLEN: 32 pages, the closing NUL among it).
+const ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 const ARGUMENTS: usize = 4096;
 /// All arguments together, so that the whole request stays within what an agent accepts.
 const ALL_ARGUMENTS_BYTES: usize = 2 * 1024 * 1024;
@@ -80,7 +82,7 @@ impl Wanted {
         }
         let stdin = fields.opt("stdin", plain_input);
         let encoded = fields.opt("stdinBase64", base64_input);
-        let argv = fields.opt("argv", list(1..=ARGUMENTS, argument)).unwrap_or_default();
+        let argv = fields.opt("argv", list(1..=ARGUMENTS, program_text(ARGUMENT_BYTES))).unwrap_or_default();
         if argv.first().is_some_and(String::is_empty) {
             fields.wrong("argv[0]", "must not be empty");
         }
@@ -88,7 +90,7 @@ impl Wanted {
             fields.wrong("argv", format!("must have at most {ALL_ARGUMENTS_BYTES} bytes in all"));
         }
         Self {
-            shell: fields.opt("command", argument),
+            shell: fields.opt("command", program_text(COMMAND_BYTES)),
             argv,
             cwd: fields.opt("cwd", absolute_path()).unwrap_or_default(),
             user: fields.opt("user", one_of(USERS)),
@@ -189,15 +191,17 @@ fn any_text(given: Given<'_>) -> Checked<String> {
     }
 }
 
-fn argument(given: Given<'_>) -> Checked<String> {
-    let text = any_text(given)?;
-    if text.contains('\0') {
-        return issue("must not contain a NUL");
+fn program_text(most: usize) -> impl Fn(Given<'_>) -> Checked<String> {
+    move |given| {
+        let text = any_text(given)?;
+        if text.contains('\0') {
+            return issue("must not contain a NUL");
+        }
+        if text.len() > most {
+            return issue(format!("must have at most {most} bytes"));
+        }
+        Ok(text)
     }
-    if text.len() > ARGUMENT_BYTES {
-        return issue(format!("must have at most {ARGUMENT_BYTES} bytes"));
-    }
-    Ok(text)
 }
 
 pub(crate) fn plain_input(given: Given<'_>) -> Checked<Bytes> {
@@ -273,8 +277,9 @@ mod tests {
             (json!({"command": "a", "timeoutMs": 1.5}), Kind::InvalidRequest),
             (json!({"command": "a", "stdin": "x".repeat(STDIN_BYTES + 1)}), Kind::InvalidRequest),
             (json!({"command": "a", "stdinBase64": "A".repeat(2 << 20)}), Kind::InvalidRequest),
-            (json!({"command": "a".repeat(ARGUMENT_BYTES + 1)}), Kind::InvalidRequest),
-            (json!({"argv": ["x".repeat(1 << 20), "x".repeat(1 << 20), "x"]}), Kind::InvalidRequest),
+            (json!({"command": "a".repeat(COMMAND_BYTES + 1)}), Kind::InvalidRequest),
+            (json!({"argv": ["x", "x".repeat(ARGUMENT_BYTES + 1)]}), Kind::InvalidRequest),
+            (json!({"argv": vec!["x".repeat(ARGUMENT_BYTES); 17]}), Kind::InvalidRequest),
             (json!({"command": "a", "env": {"1A": "x"}}), Kind::InvalidEnv),
             (json!({"command": "a", "env": {"": "x"}}), Kind::InvalidEnv),
             (json!({"command": "a", "env": {"A=B": "x"}}), Kind::InvalidEnv),

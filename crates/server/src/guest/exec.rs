@@ -17,6 +17,7 @@ use super::gateway::{Guest, Ran, is_replay};
 use super::stream::Follower;
 use crate::error::ApiError;
 use crate::fields::boolean;
+use crate::http::late;
 use crate::idempotency::{Answer, Claim, Keep};
 use crate::{AppState, Call, Caller};
 
@@ -51,14 +52,19 @@ pub(super) async fn exec(State(app): State<AppState>, Path(id): Path<String>, ca
         Err(error) => error.into_response(),
         Ok((wanted, false)) => app.answer_once(call, move |app, call| run(app, id, wanted, call)).await,
         Ok((wanted, true)) => match streamed(app, id, wanted, call).await {
-            Ok(follower) => lines(follower),
+            Ok((follower, replayed)) => {
+                let mut response = lines(follower);
+                if replayed {
+                    late::mark_replayed(response.headers_mut());
+                }
+                response
+            }
             Err(error) => error.into_response(),
         },
     }
 }
 
 fn read(call: &Call) -> Result<(Wanted, bool), ApiError> {
-    call.no_query()?;
     let mut fields = call.fields()?;
     let wanted = Wanted::read(&mut fields);
     let stream = fields.opt("stream", boolean).unwrap_or(false);
@@ -121,7 +127,7 @@ fn text(bytes: Vec<u8>) -> String {
 
 /// Starts the command in a task of its own: a client that hangs up now must not leave it without its input, or its key
 /// without an outcome.
-async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<Follower, ApiError> {
+async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<(Follower, bool), ApiError> {
     app.not_draining()?;
     let stopping = app.sandboxes().stopping().clone();
     let work = app.clone().tasks().spawn(async move {
@@ -141,7 +147,7 @@ async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Resu
             }
         };
         let start = ExecEvent::Start { process_id: process_id.clone(), replayed };
-        Ok(Follower::new(guest, process_id, request_id, 0, false).say(start).until(stopping))
+        Ok((Follower::new(guest, process_id, request_id, 0, false).say(start).until(stopping), replayed))
     });
     work.await.map_err(|error| ApiError::internal("starting a streamed command", error))?
 }

@@ -216,7 +216,6 @@ where
     F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
 {
     app.answer_once(call, move |app, call| async move {
-        call.no_query()?;
         let mut fields = call.fields()?;
         let wanted = read(&mut fields);
         fields.finish()?;

@@ -44,6 +44,10 @@ pub(crate) struct Ran {
 impl Guest {
     /// Waits while the sandbox starts; refuses one that is not the caller's, or is stopped or paused.
     pub(crate) async fn reach(app: &AppState, caller: &Caller, id: &str) -> Result<Self, ApiError> {
+        if caller.read_only {
+            return Err(ApiError::new(Kind::Forbidden, "This key reads records, not what is inside a sandbox.")
+                .hint("Use a key that was made without --read-only."));
+        }
         let ready = app.ready(caller, id).await?;
         Ok(Self::new(app.node().clone(), ready.id, ready.row.clone(), Arc::new(ready)))
     }
@@ -230,6 +234,14 @@ impl Asked {
         }
     }
 
+    /// As the API says it, where what the agent finds invalid is this field.
+    pub(crate) fn with(self, field: &'static str) -> ApiError {
+        match self {
+            Self::Agent(error) => asked_with(field)(error),
+            other => other.into(),
+        }
+    }
+
     /// As the API says it, naming the file it was about.
     pub(crate) fn about(self, path: &str) -> ApiError {
         match self {
@@ -237,7 +249,7 @@ impl Asked {
                 if !error.message.contains(path) {
                     error.message = format!("{path}: {}", error.message);
                 }
-                from_guest(error)
+                from_guest(error, "path")
             }
             other => other.into(),
         }
@@ -254,9 +266,17 @@ impl From<Asked> for ApiError {
     }
 }
 
+/// For the answer to a question whose only doubtful part is this field.
+pub(crate) fn asked_with(field: &'static str) -> impl Fn(AskError) -> ApiError {
+    move |error| match error {
+        AskError::Guest(error) => from_guest(error, field),
+        other => from_ask(other),
+    }
+}
+
 pub(crate) fn from_ask(error: AskError) -> ApiError {
     match error {
-        AskError::Guest(error) => from_guest(error),
+        AskError::Guest(error) => from_guest(error, "request"),
         AskError::Channel(ChannelError::TooMany) => busy(&ChannelError::TooMany),
         AskError::Channel(error) => ApiError::fault(Kind::HostUnavailable, "asking the sandbox's agent", &error),
         error @ (AskError::Decode(_) | AskError::Short | AskError::Unexpected) => {
@@ -270,9 +290,11 @@ fn busy(error: &ChannelError) -> ApiError {
 }
 
 /// A refusal of the agent under the code of the contract. Its text is the guest's: shown, and short.
-fn from_guest(error: GuestError) -> ApiError {
+fn from_guest(error: GuestError, field: &str) -> ApiError {
     let kind = match ErrorCode::try_from(error.code) {
-        Ok(ErrorCode::Invalid) => Kind::InvalidRequest,
+        Ok(ErrorCode::Invalid) => return ApiError::wrong(field, shown(&error.message)),
+        // The whole of arguments and variables; a single one that is too long was refused before.
+        Ok(ErrorCode::TooLarge) => Kind::EnvTooLarge,
         Ok(ErrorCode::NoSuchProcess) => Kind::NotFound,
         Ok(ErrorCode::ProcessLimit) => Kind::ProcessLimit,
         Ok(ErrorCode::CwdNotFound) => Kind::CwdNotFound,
@@ -283,7 +305,6 @@ fn from_guest(error: GuestError) -> ApiError {
         Ok(ErrorCode::DirectoryNotEmpty) => Kind::DirectoryNotEmpty,
         Ok(ErrorCode::AlreadyExists) => Kind::AlreadyExists,
         Ok(ErrorCode::DiskFull) => Kind::DiskFull,
-        Ok(ErrorCode::TooLarge) => Kind::EnvTooLarge,
         Ok(ErrorCode::Unsupported) => Kind::Unavailable,
         Ok(ErrorCode::Busy) => {
             let error = AskError::Guest(error);
@@ -334,10 +355,10 @@ mod tests {
             (E::Unsupported, 501, "unavailable"),
             (E::TooLarge, 400, "env_too_large"),
         ] {
-            let error = from_guest(GuestError::new(code, "why"));
+            let error = from_guest(GuestError::new(code, "why"), "path");
             assert_eq!((error.status(), error.kind().code()), (status, word), "{code:?}");
         }
-        let unknown = from_guest(GuestError { code: 999, message: "secret path".to_owned() });
+        let unknown = from_guest(GuestError { code: 999, message: "secret path".to_owned() }, "path");
         assert_eq!(unknown.kind(), Kind::GuestFailed);
         assert!(!unknown.envelope("r").to_string().contains("secret path"));
     }

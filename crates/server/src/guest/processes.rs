@@ -19,7 +19,7 @@ use runtime_proto::node::AskError;
 use super::command::{Wanted, base64_input, plain_input};
 use super::convert;
 use super::exec::{lines, new_process_id, process_key};
-use super::gateway::{Guest, from_ask, is_replay};
+use super::gateway::{Guest, asked_with, from_ask, is_replay};
 use super::output::Reader;
 use super::stream::{Follower, SLICE};
 use crate::error::{ApiError, Kind};
@@ -70,7 +70,6 @@ struct How {
 }
 
 fn read(call: &Call) -> Result<(Wanted, How), ApiError> {
-    call.no_query()?;
     let mut fields = call.fields()?;
     if fields.has("stdinMode") && (fields.has("stdin") || fields.has("stdinBase64")) {
         fields.wrong("stdinMode", "must not be given together with stdin or stdinBase64");
@@ -226,7 +225,7 @@ async fn poll(guest: &Guest, process_id: String, cursor: u64, wait_ms: u64) -> R
     let mut told: Vec<Tell> = Vec::new();
     let mut bytes = 0;
     let process = loop {
-        match stream.only().await.map_err(from_ask)? {
+        match stream.only().await.map_err(asked_with("cursor"))? {
             Tell::Process(process) => break process,
             Tell::Chunk(Chunk { data, .. }) if data.is_empty() => {}
             tell @ (Tell::Chunk(_) | Tell::Lost(_)) => {
@@ -278,7 +277,6 @@ pub(super) async fn write(
 }
 
 async fn feed(app: AppState, id: String, process: String, call: Call) -> Result<Answer, ApiError> {
-    call.no_query()?;
     let mut fields = call.fields()?;
     if fields.has("base64") && fields.has("data") {
         fields.wrong("data", "must not be given together with base64");
@@ -293,7 +291,7 @@ async fn feed(app: AppState, id: String, process: String, call: Call) -> Result<
 
     let guest = Guest::reach(&app, &call.caller, &id).await?;
     let ask = Ask::WriteStdin(WriteStdin { process_id: process_id(&process)?, offset, eof });
-    match guest.with_input(ask, data).await? {
+    match guest.with_input(ask, data).await.map_err(|error| error.with("offset"))? {
         // A client takes no offset beyond what it sent, even if the process has more.
         Tell::Written(written) if written.offset >= offset => {
             Ok(Answer::json(&InputAnswer { offset: written.offset.min(most) })?.keep(Keep::Later))
@@ -324,7 +322,6 @@ pub(super) async fn signal(
 }
 
 async fn send_signal(app: AppState, id: String, process: String, call: Call) -> Result<Answer, ApiError> {
-    call.no_query()?;
     let mut fields = call.fields()?;
     let signal = fields.need("signal", |given| one_of(SIGNALS)(given).map(Some));
     fields.finish()?;

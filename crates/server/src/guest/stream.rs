@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::convert;
-use super::gateway::{Guest, from_ask};
+use super::gateway::{Guest, asked_with, from_ask};
 use super::output::Reader;
 use crate::error::{ApiError, Kind};
 
@@ -149,7 +149,7 @@ impl Follower {
             // The agent let go of this reader, or the channel broke: what was told so far stands.
             Ok(Some(Tell::Process(_)) | None) | Err(AskError::Channel(_) | AskError::Short) => self.broken(),
             Ok(Some(_)) => self.fail(from_ask(AskError::Unexpected)),
-            Err(error) => self.fail(from_ask(error)),
+            Err(error) => self.fail(asked_with("cursor")(error)),
         }
         for piece in pieces {
             self.line(&piece.into());

@@ -62,20 +62,21 @@ impl Body for Returning {
 }
 
 impl Unread {
-    /// Reads what is left, within the bounds.
-    pub(crate) async fn drain(&self) {
+    /// Reads what is left, within the bounds; false if more was left than that.
+    pub(crate) async fn drain(&self) -> bool {
         let body = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut body) = body else { return };
+        let Some(mut body) = body else { return true };
         let read = async {
             let mut left = DRAIN;
-            while let Some(Ok(frame)) = body.frame().await {
+            while let Some(frame) = body.frame().await {
+                let Ok(frame) = frame else { return false };
                 match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
                     Some(rest) => left = rest,
-                    None => return,
+                    None => return false,
                 }
             }
+            true
         };
-        // Past either bound the connection is cut after the answer.
-        let _ = tokio::time::timeout(DRAIN_TIME, read).await;
+        tokio::time::timeout(DRAIN_TIME, read).await.unwrap_or(false)
     }
 }

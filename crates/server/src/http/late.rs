@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -38,13 +38,18 @@ fn lost(error: tokio::task::JoinError) -> Outcome {
     Err(ApiError::internal("running a request", error))
 }
 
+/// Says that an answer repeats what an earlier request has done.
+pub(crate) fn mark_replayed(headers: &mut HeaderMap) {
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+}
+
 fn in_time(outcome: Outcome) -> Response {
     match outcome {
         Ok(reply) => {
             let mut response = Response::new(Body::from(reply.body));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             if reply.replayed {
-                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+                mark_replayed(response.headers_mut());
             }
             response
         }

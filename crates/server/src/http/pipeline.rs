@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
@@ -65,10 +65,18 @@ impl Pipeline {
         let mut response = routed.unwrap_or_else(|_| {
             ApiError::internal("answering a request", std::io::Error::other("a handler panicked")).into_response()
         });
-        unread.drain().await;
+        let allow = response.headers_mut().remove(ALLOW);
+        let whole = unread.drain().await;
         if let Some(error) = refusal(&mut response) {
             log(&error, &id, method.as_str(), &public.0);
             response = render(&error, &id);
+        }
+        if let Some(allow) = allow {
+            response.headers_mut().insert(ALLOW, allow);
+        }
+        if !whole {
+            // What the client still sends cannot be told from a next request.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Ok(value) = HeaderValue::from_str(&id.0) {
             response.headers_mut().insert(REQUEST_ID, value);

@@ -41,7 +41,6 @@ const NAME_ATTEMPTS: usize = 100;
     (status = 200, body = Sandbox), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn create(Extract(app): Extract<AppState>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         let wanted = Wanted::read(&app, &call)?;
         if wanted.get_or_create {
             get_or_create(&app, &call, wanted).await
@@ -56,6 +55,8 @@ async fn create(Extract(app): Extract<AppState>, call: Call) -> Response {
 struct Wanted {
     row: SandboxRow,
     get_or_create: bool,
+    /// Well said, but not to be had here. Of no account where the name leads to a sandbox that is there.
+    refused: Option<ApiError>,
 }
 
 impl Wanted {
@@ -74,7 +75,11 @@ impl Wanted {
         fields.opt("funding", one_of(&[("trial", ()), ("paid", ())]));
         fields.opt("pausable", boolean);
         let region = fields.opt("region", line(1..=64));
-        let (shape, cpu_reserved) = shape(&mut fields, facts.memory_mib);
+        let (shape, cpu_reserved) = shape(&mut fields);
+        let too_large = memory_beyond(shape, facts.memory_mib);
+        if let Some(why) = too_large.as_ref().filter(|_| !get_or_create) {
+            fields.wrong("memoryMiB", why);
+        }
         let timeout = fields.opt("timeoutSeconds", rules::timeout_seconds);
         let on_limit = rules::on_limit(&mut fields).unwrap_or(OnLimit::Pause);
         let idle = fields.opt("idlePauseSeconds", rules::idle_seconds);
@@ -94,35 +99,39 @@ impl Wanted {
         let secrets = fields.opt("secrets", list(0..=256, line(1..=128)));
         fields.finish()?;
 
-        check_env(&env, limits::ENV_VARS, limits::ENV_BYTES)?;
-        if let Some(region) = region.filter(|region| *region != app.config().region) {
-            return Err(ApiError::new(Kind::InvalidRegion, format!("There is no region {region} here."))
-                .details(json!({ "field": "region", "available": [app.config().region] })));
-        }
-        if let Some(image) = image {
-            return Err(ApiError::new(Kind::ImageNotFound, format!("There is no image {image}."))
-                .hint("Leave `image` out for the base image."));
-        }
-        if let Some(snapshot) = snapshot {
-            return Err(ApiError::new(Kind::SnapshotNotFound, format!("There is no snapshot {snapshot}.")));
-        }
-        if !volumes.is_empty() {
-            return Err(unavailable(Kind::Unavailable, "Volumes"));
-        }
-        if tailscale.is_some() {
-            return Err(unavailable(Kind::NetworkUnavailable, "Tailscale"));
-        }
-        if secrets.as_ref().is_some_and(|names| !names.is_empty()) {
-            return Err(unavailable(Kind::SecretsUnavailable, "Egress secrets"));
-        }
-        let internet = match network {
-            Some(Network { internet: Some(true), .. } | Network { rules: true, .. }) => {
+        let internet = network.as_ref().and_then(|network| network.internet);
+        let to_be_had = || {
+            check_env(&env, limits::ENV_VARS, limits::ENV_BYTES)?;
+            if let Some(why) = too_large {
+                return Err(ApiError::wrong("memoryMiB", why));
+            }
+            if let Some(region) = region.filter(|region| *region != app.config().region) {
+                return Err(ApiError::new(Kind::InvalidRegion, format!("There is no region {region} here."))
+                    .details(json!({ "field": "region", "available": [app.config().region] })));
+            }
+            if let Some(image) = image {
+                return Err(ApiError::new(Kind::ImageNotFound, format!("There is no image {image}."))
+                    .hint("Leave `image` out for the base image."));
+            }
+            if let Some(snapshot) = snapshot {
+                return Err(ApiError::new(Kind::SnapshotNotFound, format!("There is no snapshot {snapshot}.")));
+            }
+            if !volumes.is_empty() {
+                return Err(unavailable(Kind::Unavailable, "Volumes"));
+            }
+            if tailscale.is_some() {
+                return Err(unavailable(Kind::NetworkUnavailable, "Tailscale"));
+            }
+            if secrets.as_ref().is_some_and(|names| !names.is_empty()) {
+                return Err(unavailable(Kind::SecretsUnavailable, "Egress secrets"));
+            }
+            if let Some(Network { internet: Some(true), .. } | Network { rules: true, .. }) = network {
                 return Err(unavailable(Kind::NetworkRulesUnavailable, "Internet access and network rules")
                     .hint("Leave `network` out: a sandbox has no way out yet."));
             }
-            Some(Network { internet, .. }) => internet,
-            None => None,
+            Ok(())
         };
+        let refused = to_be_had().err();
         let now = now_ms();
         let idle_default = if persistent { 0 } else { limits::DEFAULT_IDLE_SECONDS };
         let row = SandboxRow {
@@ -162,7 +171,7 @@ impl Wanted {
             charged_micros: 0,
             held_micros: 0,
         };
-        Ok(Self { row, get_or_create })
+        Ok(Self { row, get_or_create, refused })
     }
 }
 
@@ -171,14 +180,16 @@ fn unavailable(kind: Kind, what: &str) -> ApiError {
         .hint("This version of the server does not have it; leave the field out.")
 }
 
-fn shape(fields: &mut Fields, host_memory_mib: u64) -> (Shape, bool) {
+fn memory_beyond(shape: Shape, host_mib: u64) -> Option<String> {
+    // What nobody asked for is not refused: a small host runs the default on what it has.
+    let asked = shape.memory_mib != limits::DEFAULT_MEMORY_MIB;
+    (asked && shape.memory_mib > host_mib).then(|| format!("is more than the {host_mib} MiB this host has"))
+}
+
+fn shape(fields: &mut Fields) -> (Shape, bool) {
     let vcpu = fields.opt("vcpu", int(limits::VCPU)).unwrap_or(limits::DEFAULT_VCPU);
-    let memory_given = fields.has("memoryMiB");
     let memory_mib = fields.opt("memoryMiB", int(limits::MEMORY_MIB));
     let memory_mib = memory_mib.unwrap_or(limits::DEFAULT_MEMORY_MIB);
-    if memory_given && memory_mib > host_memory_mib {
-        fields.wrong("memoryMiB", format!("is more than the {host_memory_mib} MiB this host has"));
-    }
     let disk_mib = fields.opt("diskMiB", int(limits::DISK_MIB)).unwrap_or(limits::DEFAULT_DISK_MIB);
     let reserved = fields.opt("cpu", one_of(&[("shared", false), ("reserved", true)])).unwrap_or_default();
     let whole = vcpu * 1000;
@@ -219,6 +230,9 @@ fn tailscale(mut fields: Fields) -> Checked<()> {
 }
 
 async fn only_create(app: &AppState, call: &Call, wanted: Wanted) -> Result<Answer, ApiError> {
+    if let Some(refused) = wanted.refused {
+        return Err(refused);
+    }
     match try_create(app, call, &wanted).await? {
         Tried::Made(answer) => Ok(answer),
         Tried::Held(holder) => {
@@ -235,6 +249,7 @@ async fn get_or_create(app: &AppState, call: &Call, mut wanted: Wanted) -> Resul
         let held = app.store().name_holder(&name).await;
         let holder = match held.map_err(|error| ApiError::internal(format!("looking up the name {name}"), error))? {
             Some(holder) => holder,
+            None if wanted.refused.is_some() => break,
             None => match try_create(app, call, &wanted).await? {
                 Tried::Made(answer) => return Ok(answer),
                 Tried::Held(holder) => holder,
@@ -246,7 +261,8 @@ async fn get_or_create(app: &AppState, call: &Call, mut wanted: Wanted) -> Resul
         // The holder went away while we looked: the name is free, or someone else's.
         wanted.row.id = SandboxId::new_v4();
     }
-    Err(ApiError::new(Kind::Busy, "The name keeps changing hands; nothing was done."))
+    let changing = || ApiError::new(Kind::Busy, "The name keeps changing hands; nothing was done.");
+    Err(wanted.refused.unwrap_or_else(changing))
 }
 
 enum Tried {

@@ -31,7 +31,6 @@ pub(super) fn router() -> OpenApiRouter<AppState> {
     (status = 200, body = Sandbox), (status = 404, body = ErrorBody)))]
 async fn stop(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         call.fields()?.finish()?;
         let live = app.reach(&call.caller, &id).await?;
         app.stop_for(&live, Reason::Requested).await?;
@@ -46,7 +45,6 @@ async fn stop(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Cal
     (status = 200, body = Sandbox), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn restart(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         call.fields()?.finish()?;
         let live = app.reach(&call.caller, &id).await?;
         live.touch();
@@ -68,7 +66,6 @@ async fn restart(Extract(app): Extract<AppState>, Path(id): Path<String>, call: 
     (status = 200, body = Sandbox), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn wake(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         let mut fields = call.fields()?;
         fields.opt("timeoutSeconds", int(0..=super::fields::DAY));
         fields.finish()?;
@@ -85,7 +82,6 @@ async fn wake(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Cal
     (status = 200, body = DeletedSandbox), (status = 404, body = ErrorBody)))]
 async fn delete(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         call.fields()?.finish()?;
         let id = parse_id(&id)?;
         if let Some(live) = app.live(id).await?

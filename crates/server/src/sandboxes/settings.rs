@@ -35,7 +35,6 @@ const FARTHEST: u32 = rules::DAY;
     (status = 409, body = ErrorBody)))]
 async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         let mut fields = call.fields()?;
         let name = fields.nullable("name", rules::name);
         let labels = fields.opt("labels", rules::labels);
@@ -109,9 +108,9 @@ async fn who_has(app: &AppState, call: &Call, name: Option<String>) -> Result<Ap
     (status = 409, body = ErrorBody)))]
 async fn extend(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         let mut fields = call.fields()?;
-        let more: u32 = fields.need("seconds", int(1..=FARTHEST));
+        // More than is to be had is cut down below.
+        let more: u32 = fields.need("seconds", int(1..=u32::MAX));
         fields.finish()?;
         let live = app.reach(&call.caller, &id).await?;
         live.touch();
@@ -139,7 +138,6 @@ async fn extend(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
     (status = 200, body = Sandbox), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 async fn retention(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        call.no_query()?;
         let mut fields = call.fields()?;
         let days = fields.need_nullable("days", int(1..=365_u32));
         fields.finish()?;

@@ -78,6 +78,15 @@ async fn what_is_not_built_says_so_for_a_sandbox_that_exists() {
         assert!(error["hint"].is_string(), "{error}");
     }
     stack.call("POST", &format!("/v1/sandboxes/{id}:wake"), json!({})).await.refused(409, "not_paused");
+    // Of a sandbox that is not there nothing is said, whatever is asked.
+    let none = uuid::Uuid::new_v4();
+    for tail in [":pause", "/network", "/processes/p/files", "/processes/p:resize"] {
+        let method = if tail.contains(':') { "POST" } else { "GET" };
+        stack.call(method, &format!("/v1/sandboxes/{none}{tail}"), Value::Null).await.refused(404, "not_found");
+    }
+    let put = stack.call("PUT", "/v1/me", Value::Null).await;
+    assert_eq!(put.header("allow"), Some("GET,HEAD"));
+    put.refused(405, "method_not_allowed");
     stack.stop().await;
 }
 
@@ -123,6 +132,7 @@ async fn bodies_that_are_too_long_are_refused_or_cut() {
             sent += piece.len();
         }
         if let Some(reply) = read_reply(&mut socket).await {
+            assert_eq!(reply.header("connection"), Some("close"));
             reply.refused(413, "request_too_large");
         }
     }

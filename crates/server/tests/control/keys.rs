@@ -42,17 +42,22 @@ async fn a_key_sees_what_it_made_and_an_account_wide_one_sees_all() {
 async fn a_read_only_key_reads() {
     let stack = Stack::start().await;
     let id = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
-    let reader = stack.key(true, true).await;
+    let reader = stack.key(false, true).await;
     for (method, path) in [
         ("POST", "/v1/sandboxes".to_owned()),
         ("DELETE", format!("/v1/sandboxes/{id}")),
         ("POST", format!("/v1/sandboxes/{id}:stop")),
+        // Changes that are not built yet, and what is inside.
+        ("POST", "/v1/jobs".to_owned()),
+        ("POST", format!("/v1/sandboxes/{id}:fork")),
+        ("GET", format!("/v1/sandboxes/{id}/files/stat?path=/x")),
+        ("GET", format!("/v1/sandboxes/{id}/processes")),
     ] {
         as_key(&stack, &reader, method, &path, json!({})).await.refused(403, "forbidden");
     }
     as_key(&stack, &reader, "GET", &format!("/v1/sandboxes/{id}"), json!({})).await.ok();
     let listed = as_key(&stack, &reader, "GET", "/v1/sandboxes", json!({})).await.ok();
-    assert_eq!(listed["data"][0]["id"], json!(id), "an account-wide one sees what others made");
+    assert_eq!(listed["data"][0]["id"], json!(id), "it sees what others made");
     assert_eq!(as_key(&stack, &reader, "GET", "/v1/limits", json!({})).await.ok()["access"], "read");
     stack.stop().await;
 }

@@ -88,3 +88,29 @@ async fn lists_are_paged_and_filtered() {
     }
     stack.stop().await;
 }
+
+#[tokio::test]
+async fn a_held_name_is_answered_whatever_else_is_asked_for() {
+    let stack = Stack::start().await;
+    let first = stack.sandbox(json!({"name": "n"})).await;
+    for (field, value, status, code) in [
+        ("image", json!("gone"), 404, "image_not_found"),
+        ("snapshot", json!("gone"), 404, "snapshot_not_found"),
+        ("network", json!({"internet": true}), 501, "network_rules_unavailable"),
+        ("volumes", json!([{"volumeId": "v", "path": "/v"}]), 501, "unavailable"),
+        ("secrets", json!(["a"]), 501, "secrets_unavailable"),
+        ("region", json!("eu"), 400, "invalid_region"),
+        ("env", json!({"1": "x"}), 400, "invalid_env"),
+        ("memoryMiB", json!(65_536), 400, "invalid_request"),
+    ] {
+        let again = stack.call("POST", "/v1/sandboxes", json!({"name": "n", "getOrCreate": true, field: value})).await;
+        let again = again.ok();
+        assert_eq!((&again["id"], &again["reused"]), (&first["id"], &json!(true)), "{field}");
+        let fresh = json!({"name": "other", "getOrCreate": true, field: value});
+        stack.call("POST", "/v1/sandboxes", fresh).await.refused(status, code);
+    }
+    // What is no request at all is one for no name either.
+    let wrong = json!({"name": "n", "getOrCreate": true, "bogus": 1});
+    stack.call("POST", "/v1/sandboxes", wrong).await.refused(400, "invalid_request");
+    stack.stop().await;
+}

@@ -93,6 +93,10 @@ async fn what_cannot_be_had_is_refused_with_its_own_code() {
 #[tokio::test]
 async fn queries_are_checked_like_bodies() {
     let stack = Stack::start().await;
+    let both = stack.call("POST", "/v1/sandboxes?q=1&r=2", json!({"bogus": 1})).await.refused(400, "invalid_request");
+    let mut named = issues(&both);
+    named.sort();
+    assert_eq!(named, ["bogus", "q", "r"]);
     for (query, paths) in [
         ("limit=0&bogus=1", vec!["bogus", "limit"]),
         ("limit=101", vec!["limit"]),
