@@ -207,6 +207,13 @@ pub struct UpdateSandbox {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WakeSandbox {
+    /// Its time limit from now on; its own if left out.
+    pub timeout_seconds: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendSandbox {
     /// At least 1; the limit is never more than a day from now.

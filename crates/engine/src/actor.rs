@@ -2,7 +2,14 @@
 //!
 //! ```text
 //!   Down ──start──> Running ──stop, or it ends by itself──> Down ──remove──> (the task ends)
+//!    │ ▲             ▲   │
+//!    │ └──saved──┐  wake pause
+//!    │           │   │   ▼
+//!    └────wake───┼──>└─ Frozen ──stop, or it ends by itself──> Down
+//!                └───────┘
 //! ```
+//!
+//! A machine whose memory is saved is `Down`: its memory is a directory that a wake finds.
 //!
 //! Others hold a [`Handle`]: commands wait in a bounded queue and are done one after the other; stopping has a channel of
 //! its own, heard first. What is published about the machine ([`Live`]) is published here and nowhere else, so that
@@ -16,13 +23,17 @@ use runtime_host::cgroup::Group;
 use runtime_model::{Reason, SandboxId};
 use runtime_proto::guest::{Ask, Request, Shutdown};
 use runtime_proto::node::{Disk, GuestStream, NodeError, NodeEvent, Order};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{SemaphorePermit, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::driver::{Booted, Notice, Plan};
+use crate::driver::{Adopted, Booted, Frozen, Identity, Notice};
 use crate::host_state::{HostState, chain, failed};
 use crate::link::{Asker, Link, LinkError};
+use crate::pause::{Change, Standing};
 use crate::shortage::{self, Relief, ShortageError};
+
+mod wake;
 
 /// A boot takes a tenth of a second; on a host that starts many at once, some.
 const HELLO_LIMIT: Duration = Duration::from_secs(30);
@@ -43,6 +54,13 @@ pub(crate) enum Stop {
     Remove,
 }
 
+#[derive(Debug, Clone)]
+pub(crate) enum Command {
+    Start(Order),
+    Pause,
+    Wake(Order),
+}
+
 /// What is open to others while the machine runs.
 #[derive(Clone)]
 pub(crate) struct Live {
@@ -52,25 +70,35 @@ pub(crate) struct Live {
 
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) starts: mpsc::Sender<(Order, Reply)>,
+    pub(crate) commands: mpsc::Sender<(Command, Reply)>,
     pub(crate) stops: mpsc::Sender<(Stop, Reply)>,
     pub(crate) live: watch::Receiver<Option<Live>>,
     /// It may run, which is being found out.
     pub(crate) unknown: watch::Receiver<bool>,
+    pub(crate) frozen: watch::Receiver<bool>,
 }
 
 pub(crate) struct Actor {
     id: SandboxId,
     state: Arc<HostState>,
-    starts: mpsc::Receiver<(Order, Reply)>,
+    commands: mpsc::Receiver<(Command, Reply)>,
     stops: mpsc::Receiver<(Stop, Reply)>,
     live: watch::Sender<Option<Live>>,
-    machine: Option<Running>,
+    frozen: watch::Sender<bool>,
+    machine: Held,
     /// How long until the next look at what an earlier server left; none while that is known.
     look: Option<Duration>,
     unknown: watch::Sender<bool>,
     /// Came while something else was under way.
     stop_heard: Option<(Stop, Reply)>,
+    /// What was saved of it is used up and is to be removed.
+    litter: bool,
+}
+
+enum Held {
+    Down,
+    Running(Running),
+    Frozen(Standing),
 }
 
 struct Running {
@@ -85,6 +113,8 @@ struct Running {
 /// What a running machine did.
 enum News {
     Notice(Notice),
+    /// Of one that stands still: see [`Change::Written`].
+    Written(u64),
     LinkGaveUp(String),
     Relieved(Relief),
     CannotBeRelieved(String),
@@ -92,7 +122,14 @@ enum News {
 
 impl Running {
     fn new(id: SandboxId, booted: Box<dyn Booted>) -> Self {
-        let (link, asker) = Link::new(id, booted.identity().clone(), booted.dialer());
+        let generation = booted.identity().generation;
+        Self::as_generation(id, booted, generation)
+    }
+
+    /// A generation that the agent has not seen makes it look at who and when it is.
+    fn as_generation(id: SandboxId, booted: Box<dyn Booted>, generation: u64) -> Self {
+        let identity = Identity { generation, ..booted.identity().clone() };
+        let (link, asker) = Link::new(id, identity, booted.dialer());
         let link = AbortOnDropHandle::new(tokio::spawn(link.run()));
         Self { booted, asker, link, relief: None, short_again: false }
     }
@@ -148,19 +185,32 @@ async fn finished(relief: &mut Option<AbortOnDropHandle<Result<Relief, ShortageE
 }
 
 impl Actor {
-    /// `adopted` is a machine that runs already.
-    pub(crate) fn new(id: SandboxId, state: Arc<HostState>, adopted: Option<Box<dyn Booted>>) -> (Self, Handle) {
-        let (starts_tx, starts) = mpsc::channel(QUEUE);
+    /// `adopted` is a machine that is there already.
+    pub(crate) fn new(id: SandboxId, state: Arc<HostState>, adopted: Option<Adopted>) -> (Self, Handle) {
+        let (commands_tx, commands) = mpsc::channel(QUEUE);
         let (stops_tx, stops) = mpsc::channel(QUEUE);
         let (live_tx, live) = watch::channel(None);
+        let (frozen_tx, frozen) = watch::channel(false);
         let (unknown_tx, unknown) = watch::channel(false);
-        let (machine, look, stop_heard) = (None, None, None);
-        let mut actor =
-            Self { id, state, starts, stops, live: live_tx, machine, look, unknown: unknown_tx, stop_heard };
-        if let Some(booted) = adopted {
-            actor.take_over(Running::new(id, booted));
+        let mut actor = Self {
+            id,
+            state,
+            commands,
+            stops,
+            live: live_tx,
+            frozen: frozen_tx,
+            machine: Held::Down,
+            look: None,
+            unknown: unknown_tx,
+            stop_heard: None,
+            litter: false,
+        };
+        match adopted {
+            Some(Adopted::Booted(booted)) => actor.take_over(Running::new(id, booted)),
+            Some(Adopted::Frozen(machine)) => actor.stand(machine),
+            None => {}
         }
-        (actor, Handle { starts: starts_tx, stops: stops_tx, live, unknown })
+        (actor, Handle { commands: commands_tx, stops: stops_tx, live, frozen, unknown })
     }
 
     /// Of a sandbox that may run: nothing of it is touched until that is known.
@@ -183,7 +233,7 @@ impl Actor {
                     if over {
                         // Before the answer: who asks after it must not find this task.
                         self.stops.close();
-                        self.starts.close();
+                        self.commands.close();
                     }
                     let _ = reply.send(result);
                     if over {
@@ -193,20 +243,34 @@ impl Actor {
                 // The machine's end before commands: they would be told that it runs.
                 news = news(&mut self.machine) => self.hear(news).await,
                 found = look(&self.state, self.id, &mut self.look) => self.found(found).await,
-                start = self.starts.recv() => {
-                    let Some((order, reply)) = start else { return };
-                    let result = self.start(order).await;
+                command = self.commands.recv() => {
+                    let Some((command, reply)) = command else { return };
+                    let result = match command {
+                        Command::Start(order) => self.start(order).await,
+                        Command::Pause => self.pause().await,
+                        Command::Wake(order) => self.wake(order).await,
+                    };
                     let _ = reply.send(result);
                 }
+                // Nobody waits for it.
+                () = std::future::ready(()), if self.litter => self.clear().await,
             }
         }
     }
 
-    async fn found(&mut self, adopted: Option<Box<dyn Booted>>) {
+    async fn found(&mut self, adopted: Option<Adopted>) {
         let id = self.id;
+        let saved = match self.newest().await {
+            Ok(newest) => newest.is_some(),
+            Err(error) => {
+                tracing::warn!(sandbox = %id, %error, "a sandbox is not taken over yet");
+                return self.look = Some(SELDOMEST_LOOK);
+            }
+        };
         let settled = match adopted {
-            Some(booted) => {
-                self.take_over(Running::new(id, booted));
+            Some(Adopted::Booted(booted)) => self.meet(booted, saved).await,
+            Some(Adopted::Frozen(machine)) => {
+                self.stand(machine);
                 self.state.unmark(id)
             }
             None => self.state.sweep(id, self.state.is_marked(id)).await,
@@ -225,16 +289,17 @@ impl Actor {
     async fn hear(&mut self, news: News) {
         let id = self.id;
         match news {
-            News::Notice(Notice::OutOfMemory) => {
-                if let Some(machine) = &mut self.machine {
-                    machine.relieve();
-                }
-            }
+            News::Notice(Notice::OutOfMemory) => match &mut self.machine {
+                Held::Running(machine) => machine.relieve(),
+                // It stands still anyway; there is room above its limit while it is saved.
+                Held::Frozen(_) | Held::Down => {}
+            },
+            News::Written(number) => self.saved(number).await,
             News::Relieved(relief) => {
                 if !relief.killed.is_empty() {
                     tracing::info!(sandbox = %id, killed = ?relief.killed, "the sandbox ran out of memory");
                 }
-                if let Some(machine) = &mut self.machine {
+                if let Held::Running(machine) = &mut self.machine {
                     machine.relieved().await;
                 }
             }
@@ -255,18 +320,26 @@ impl Actor {
 
     async fn end_machine(&mut self) -> Result<(), NodeError> {
         self.live.send_replace(None);
-        let Some(Running { booted, link, relief, .. }) = self.machine.take() else { return Ok(()) };
-        drop((link, relief));
-        booted.end().await.map_err(|e| failed("end", self.id, e))
+        self.frozen.send_replace(false);
+        let ended = match std::mem::replace(&mut self.machine, Held::Down) {
+            Held::Down => return Ok(()),
+            Held::Running(Running { booted, link, relief, .. }) => {
+                drop((link, relief));
+                booted.end().await
+            }
+            Held::Frozen(Standing { machine, .. }) => machine.end().await,
+        };
+        ended.map_err(|e| failed("end", self.id, e))
     }
 
     async fn stop(&mut self, stop: Stop) -> Result<(), NodeError> {
         if stop == Stop::KeepDisk
-            && let Some(machine) = &self.machine
+            && let Held::Running(machine) = &self.machine
         {
             shut_down(&machine.asker).await;
         }
         self.end_machine().await?;
+        self.drop_saved().await?;
         if stop == Stop::Remove || self.look.is_some() {
             // Also what an end that failed before has left.
             self.state.driver.clean(self.id).await.map_err(|e| failed("clean up", self.id, e))?;
@@ -280,20 +353,13 @@ impl Actor {
     }
 
     async fn start(&mut self, order: Order) -> Result<(), NodeError> {
-        if self.machine.is_some() {
+        if matches!(self.machine, Held::Running(_)) {
             return Ok(());
         }
-        if self.look.is_some() {
-            return Err(NodeError::Busy("whether it runs is still being found out".to_owned()));
-        }
+        self.certain()?;
         let state = self.state.clone();
         let admitted = state.admit()?;
-        let turn = tokio::select! {
-            biased;
-            turn = state.starts.acquire() => turn.map_err(|e| failed("start", self.id, e))?,
-            // Stopped while it waits for its turn: nothing to undo yet.
-            () = hear_stop(&mut self.stop_heard, &mut self.stops) => return Err(stopped_meanwhile()),
-        };
+        let turn = self.turn(&state).await?;
         let result = self.bring_up(&order).await;
         drop((turn, admitted));
         if result.is_err() {
@@ -302,66 +368,95 @@ impl Actor {
         result
     }
 
+    async fn turn<'a>(&mut self, state: &'a HostState) -> Result<SemaphorePermit<'a>, NodeError> {
+        tokio::select! {
+            biased;
+            turn = state.starts.acquire() => turn.map_err(|e| failed("start", self.id, e)),
+            // Stopped while it waits for its turn: nothing to undo yet.
+            () = hear_stop(&mut self.stop_heard, &mut self.stops) => Err(stopped_meanwhile()),
+        }
+    }
+
     /// The steps of a start. Each can be repeated; [`Self::undo_start`] undoes them all, whichever failed. A stop that
     /// comes in between is a failure, and is done once the start is undone.
     async fn bring_up(&mut self, order: &Order) -> Result<(), NodeError> {
         let id = self.id;
+        self.end_machine().await?;
         // What a start that failed, or a machine whose end failed, may have left.
         self.state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
+        self.drop_saved().await?;
         if order.disk == Disk::New {
             self.state.mark(id)?;
         }
         let root = self.state.disk(order).await?;
         let plan = self.state.plan(order, root);
-        let booted = self.boot(plan).await?;
-        let mut machine = Running::new(id, booted);
-        let asker = machine.asker.clone();
-        let mut up = std::pin::pin!(asker.up(HELLO_LIMIT));
-        loop {
-            tokio::select! {
-                () = hear_stop(&mut self.stop_heard, &mut self.stops) => {
-                    self.machine = Some(machine);
-                    return Err(stopped_meanwhile());
-                }
-                up = &mut up => match up {
-                    Ok(()) => break,
-                    Err(error) => {
-                        self.machine = Some(machine);
-                        return Err(failed("greet the agent of", id, error));
-                    }
-                },
-                news = machine.news() => match news {
-                    News::Notice(Notice::OutOfMemory) => machine.relieve(),
-                    News::Relieved(_) => machine.relieved().await,
-                    News::Notice(Notice::Ended(end)) => {
-                        self.machine = Some(machine);
-                        return Err(NodeError::Failed(format!("sandbox {id} ended while it started: {}", end.cause)));
-                    }
-                    News::LinkGaveUp(cause) | News::CannotBeRelieved(cause) => {
-                        self.machine = Some(machine);
-                        return Err(NodeError::Failed(format!("sandbox {id} did not start: {cause}")));
-                    }
-                },
-            }
-        }
-        self.state.unmark(id)?;
-        self.take_over(machine);
-        Ok(())
+        let abort = plan.abort.clone();
+        let state = self.state.clone();
+        let boot = state.driver.boot(plan);
+        let booted = self.unless_stopped(abort, boot).await.map_err(|error| match error {
+            None => stopped_meanwhile(),
+            Some(error) => failed("boot", id, error),
+        })?;
+        self.greet(Running::new(id, booted)).await?;
+        self.show();
+        self.state.unmark(id)
     }
 
-    async fn boot(&mut self, plan: Plan) -> Result<Box<dyn Booted>, NodeError> {
-        let (state, abort) = (self.state.clone(), plan.abort.clone());
-        let mut boot = state.driver.boot(plan);
+    /// Waits for work of the driver's. Stopped meanwhile, it is called off, and its error is `None`.
+    async fn unless_stopped<T, E>(
+        &mut self,
+        abort: CancellationToken,
+        mut work: impl Future<Output = Result<T, E>> + Unpin,
+    ) -> Result<T, Option<E>> {
         loop {
             tokio::select! {
                 biased;
                 () = hear_stop(&mut self.stop_heard, &mut self.stops) => abort.cancel(),
-                booted = &mut boot => {
-                    return booted.map_err(|e| {
-                        if self.stop_heard.is_some() { stopped_meanwhile() } else { failed("boot", self.id, e) }
-                    });
+                done = &mut work => {
+                    return done.map_err(|error| self.stop_heard.is_none().then_some(error));
                 }
             }
+        }
+    }
+
+    /// Waits for the agent's answer. The machine is held in any case, and not shown yet.
+    async fn greet(&mut self, mut machine: Running) -> Result<(), NodeError> {
+        let id = self.id;
+        let asker = machine.asker.clone();
+        let mut up = std::pin::pin!(asker.up(HELLO_LIMIT));
+        let failure = loop {
+            tokio::select! {
+                () = hear_stop(&mut self.stop_heard, &mut self.stops) => {
+                    break stopped_meanwhile();
+                }
+                up = &mut up => match up {
+                    Ok(()) => {
+                        self.machine = Held::Running(machine);
+                        return Ok(());
+                    }
+                    Err(error) => break failed("greet the agent of", id, error),
+                },
+                news = machine.news() => match news {
+                    News::Notice(Notice::OutOfMemory) => machine.relieve(),
+                    News::Relieved(_) => machine.relieved().await,
+                    News::Written(_) => {}
+                    News::Notice(Notice::Ended(end)) => {
+                        break NodeError::Failed(format!("sandbox {id} ended while it started: {}", end.cause));
+                    }
+                    News::LinkGaveUp(cause) | News::CannotBeRelieved(cause) => {
+                        break NodeError::Failed(format!("sandbox {id} did not start: {cause}"));
+                    }
+                },
+            }
+        };
+        self.machine = Held::Running(machine);
+        Err(failure)
+    }
+
+    fn certain(&self) -> Result<(), NodeError> {
+        match self.look {
+            Some(_) => Err(NodeError::Busy("whether it runs is still being found out".to_owned())),
+            None => Ok(()),
         }
     }
 
@@ -381,8 +476,19 @@ impl Actor {
     }
 
     fn take_over(&mut self, machine: Running) {
-        self.live.send_replace(Some(Live { asker: machine.asker.clone(), group: machine.booted.group() }));
-        self.machine = Some(machine);
+        self.machine = Held::Running(machine);
+        self.show();
+    }
+
+    fn show(&mut self) {
+        if let Held::Running(machine) = &self.machine {
+            self.live.send_replace(Some(Live { asker: machine.asker.clone(), group: machine.booted.group() }));
+        }
+    }
+
+    fn stand(&mut self, machine: Box<dyn Frozen>) {
+        self.frozen.send_replace(true);
+        self.machine = Held::Frozen(Standing::new(self.id, self.state.clone(), machine));
     }
 }
 
@@ -412,7 +518,7 @@ fn stopped_meanwhile() -> NodeError {
 }
 
 /// Looks for a machine of an earlier server until it is certain whether there is one. Cancel-safe.
-async fn look(state: &HostState, id: SandboxId, pause: &mut Option<Duration>) -> Option<Box<dyn Booted>> {
+async fn look(state: &HostState, id: SandboxId, pause: &mut Option<Duration>) -> Option<Adopted> {
     loop {
         let Some(wait) = *pause else { return std::future::pending().await };
         tokio::time::sleep(wait).await;
@@ -426,10 +532,14 @@ async fn look(state: &HostState, id: SandboxId, pause: &mut Option<Duration>) ->
     }
 }
 
-async fn news(machine: &mut Option<Running>) -> News {
+async fn news(machine: &mut Held) -> News {
     match machine {
-        Some(machine) => machine.news().await,
-        None => std::future::pending().await,
+        Held::Running(machine) => machine.news().await,
+        Held::Frozen(standing) => match standing.change().await {
+            Change::Notice(notice) => News::Notice(notice),
+            Change::Written(number) => News::Written(number),
+        },
+        Held::Down => std::future::pending().await,
     }
 }
 

@@ -48,6 +48,12 @@ impl AgentFile {
         &self.path
     }
 
+    /// An older one, as a saved machine remembers it.
+    #[must_use]
+    pub fn sibling(&self, digest: &str) -> PathBuf {
+        self.path.with_file_name(digest)
+    }
+
     #[must_use]
     pub fn digest(&self) -> &str {
         &self.digest

@@ -13,10 +13,10 @@ use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::actor::{Actor, Handle, Live, Reply, Stop};
+use crate::actor::{Actor, Command, Handle, Live, Reply, Stop};
 use crate::agent_file::{AgentFile, AgentFileError};
-use crate::driver::DriverError;
 use crate::driver::gvisor::{Gvisor, GvisorOptions};
+use crate::driver::{Adopted, DriverError};
 use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
 use crate::prepare::{CGROUP_PARENT, Growth, PreparedHost};
@@ -56,6 +56,8 @@ pub enum EngineError {
     Driver(#[from] DriverError),
     #[error("cannot make the directory of starts under way")]
     Marks(#[source] std::io::Error),
+    #[error("cannot look for saved memories")]
+    Saves(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Dropping it leaves the sandboxes running; the next engine on the same data directory takes them over.
@@ -109,6 +111,7 @@ impl Engine {
         let marked = self.state.marked();
         let mut ids = self.state.driver.trail().await?;
         ids.extend(&marked);
+        ids.extend(self.state.saves.all().map_err(|e| EngineError::Saves(e.into()))?);
         ids.sort_unstable();
         ids.dedup();
         let each = futures_util::stream::iter(ids).map(|id| {
@@ -131,12 +134,23 @@ impl Engine {
     /// True if it runs.
     async fn recover_one(&self, id: SandboxId, half_made: bool) -> Result<bool, NodeError> {
         match self.state.driver.adopt(id).await {
-            Ok(Some(booted)) => {
-                self.spawn(id, Actor::new(id, self.state.clone(), Some(booted)));
+            // What is saved of one that runs is from a wake under way, and kept until its agent was heard.
+            Ok(Some(Adopted::Booted(_))) if self.tidy(id).await => {
+                self.spawn(id, Actor::looking(id, self.state.clone()));
+                Ok(true)
+            }
+            Ok(Some(adopted)) => {
+                if matches!(adopted, Adopted::Frozen(_)) {
+                    self.tidy(id).await;
+                }
+                self.spawn(id, Actor::new(id, self.state.clone(), Some(adopted)));
                 self.state.unmark(id)?;
                 Ok(true)
             }
-            Ok(None) => self.state.sweep(id, half_made).await.map(|()| false),
+            Ok(None) => {
+                self.tidy(id).await;
+                self.state.sweep(id, half_made).await.map(|()| false)
+            }
             // Only what is certain not to run is swept.
             Err(error) => {
                 tracing::warn!(sandbox = %id, error = chain(&error), "a sandbox that may run is not taken over yet");
@@ -144,6 +158,19 @@ impl Engine {
                 Ok(true)
             }
         }
+    }
+
+    /// Sweeps what a crash left half saved. True unless there is certainly no whole memory.
+    async fn tidy(&self, id: SandboxId) -> bool {
+        let state = self.state.clone();
+        let tidied = blocking(move || {
+            let tidied = state.saves.tidy(id).and_then(|()| state.saves.newest(id));
+            tidied.map(|newest| newest.is_some()).map_err(|e| failed("tidy the saves of", id, e))
+        });
+        tidied.await.unwrap_or_else(|error| {
+            tracing::warn!(sandbox = %id, %error, "what was saved of a sandbox is not tidied");
+            true
+        })
     }
 
     fn spawn(&self, id: SandboxId, (actor, handle): (Actor, Handle)) {
@@ -255,7 +282,21 @@ impl Node for Engine {
         if self.live(order.id).is_some() {
             return Ok(());
         }
-        self.tell(order.id, order, |handle| handle.starts.clone()).await
+        self.tell(order.id, Command::Start(order), |handle| handle.commands.clone()).await
+    }
+
+    async fn pause(&self, id: SandboxId) -> Result<(), NodeError> {
+        if !self.state.driver.pauses() {
+            return Err(NodeError::Unsupported("pause a sandbox with this build of runsc"));
+        }
+        self.tell(id, Command::Pause, |handle| handle.commands.clone()).await
+    }
+
+    async fn wake(&self, order: Order) -> Result<(), NodeError> {
+        if self.live(order.id).is_some() {
+            return Ok(());
+        }
+        self.tell(order.id, Command::Wake(order), |handle| handle.commands.clone()).await
     }
 
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
@@ -301,17 +342,31 @@ impl Node for Engine {
     }
 
     async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
-        let state = self.state.clone();
-        let roots = blocking(move || state.host.pool.roots().map_err(|e| failed("list", "the disks", e))).await?;
-        let mut all: HashMap<SandboxId, MachineStatus> = roots
+        // Before the disk: a machine that is saved at this moment is found in one of the two.
+        let shown: Vec<(SandboxId, bool, bool)> = self
+            .lock()
             .iter()
-            .filter_map(|name| parse_host_name(name))
-            .map(|id| (id, MachineStatus { id, running: false, disk: true }))
+            .map(|(id, handle)| {
+                (*id, handle.live.borrow().is_some() || *handle.unknown.borrow(), *handle.frozen.borrow())
+            })
             .collect();
-        for (id, handle) in self.lock().iter() {
-            if handle.live.borrow().is_some() || *handle.unknown.borrow() {
-                all.entry(*id).or_insert(MachineStatus { id: *id, running: true, disk: false }).running = true;
-            }
+        let state = self.state.clone();
+        let (roots, saved) = blocking(move || {
+            let roots = state.host.pool.roots().map_err(|e| failed("list", "the disks", e))?;
+            Ok((roots, state.saves.whole().map_err(|e| failed("list", "saved memories", e))?))
+        })
+        .await?;
+        let none = |id| MachineStatus { id, running: false, paused: false, disk: false };
+        let mut all: HashMap<SandboxId, MachineStatus> = HashMap::new();
+        for id in roots.iter().filter_map(|name| parse_host_name(name)) {
+            all.entry(id).or_insert_with(|| none(id)).disk = true;
+        }
+        for id in saved {
+            all.entry(id).or_insert_with(|| none(id)).paused = true;
+        }
+        for (id, running, frozen) in shown.into_iter().filter(|(_, running, frozen)| *running || *frozen) {
+            let status = all.entry(id).or_insert_with(|| none(id));
+            (status.running, status.paused) = (running, frozen && !running);
         }
         Ok(all.into_values().collect())
     }
@@ -339,6 +394,11 @@ impl Node for Engine {
         .await
     }
 
+    async fn cpu_ns(&self, id: SandboxId) -> Result<u64, NodeError> {
+        let group = self.live(id).ok_or(NodeError::NotRunning)?.group;
+        blocking(move || group.cpu_usage_ns().map_err(|e| failed("measure", id, e))).await
+    }
+
     fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.state.events.subscribe()
     }
@@ -350,6 +410,7 @@ impl Node for Engine {
             cores: host.cores,
             memory_mib: host.host_memory_mib,
             image: host.base.digest.clone(),
+            pauses: self.state.driver.pauses(),
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::driver::{Driver, Identity, Plan};
 use crate::prepare::PreparedHost;
+use crate::saves::Saves;
 
 /// Processes and threads of the host that one sandbox may have at most. Reaching it would end the sandbox: the limit that
 /// a guest meets is inside, far below. A guest's process was measured to take up to eight; a host with the small range
@@ -25,6 +26,7 @@ const RESERVE_MIB: u64 = 512;
 const RESERVE_PART: u64 = 20;
 /// What a sandbox needs to come up; counted for those that are on their way and not yet measured.
 const START_MIB: u64 = 64;
+const SAVES_AT_ONCE: usize = 2;
 
 pub(crate) struct HostState {
     pub(crate) host: PreparedHost,
@@ -33,6 +35,9 @@ pub(crate) struct HostState {
     /// A start is mostly CPU: more at once than this only makes all of them late.
     pub(crate) starts: Semaphore,
     pub(crate) max_user_processes: u64,
+    pub(crate) saves: Saves,
+    /// A save is mostly the disk's work: more at once than this only makes all of them late.
+    pub(crate) saving: Semaphore,
     /// A disk made in advance may have been used up.
     pub(crate) disk_taken: Notify,
     coming_up: AtomicU64,
@@ -51,7 +56,10 @@ impl HostState {
     pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
+        let saves = Saves::open(host.pool.dir()).map_err(io::Error::other)?;
         let state = Self {
+            saves,
+            saving: Semaphore::new(SAVES_AT_ONCE),
             host,
             driver,
             events,
@@ -79,11 +87,10 @@ impl HostState {
     }
 
     pub(crate) fn plan(&self, order: &Order, root: PathBuf) -> Plan {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let limits = limits(&order.shape, self.host.cores);
         let identity = Identity {
             hostname: order.hostname.clone(),
-            generation: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            generation: new_generation(),
             max_user_processes: user_processes(self.max_user_processes, order.shape.memory_mib),
             memory_bytes: limits.memory_bytes,
         };
@@ -162,6 +169,12 @@ impl HostState {
     fn marks(&self) -> PathBuf {
         self.host.data_dir.join("starting")
     }
+}
+
+/// Higher than every one before.
+pub(crate) fn new_generation() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn limits(shape: &Shape, cores: u32) -> Limits {

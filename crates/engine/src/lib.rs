@@ -11,7 +11,9 @@ pub mod driver;
 mod engine;
 mod host_state;
 mod link;
+mod pause;
 pub mod prepare;
+mod saves;
 pub mod shim;
 mod shortage;
 

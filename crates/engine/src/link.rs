@@ -84,6 +84,15 @@ impl Asker {
         }
     }
 
+    /// Has the agent write out what it has begun to write, and then nothing more until it is greeted again. One that
+    /// does not answer is silent anyway.
+    pub(crate) async fn quiesce(&self, patience: Duration) {
+        let attachment = self.attachment.borrow().clone();
+        if let Attachment::Up(opener) = attachment {
+            let _ = tokio::time::timeout(patience, opener.quiesce()).await;
+        }
+    }
+
     /// Waits until the agent has answered a greeting.
     pub(crate) async fn up(&self, patience: Duration) -> Result<(), AskError> {
         next_opener(&mut self.attachment.clone(), Instant::now() + patience).await.map(drop)

@@ -29,7 +29,10 @@ pub enum Disk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineStatus {
     pub id: SandboxId,
+    /// It runs; one that is frozen does not.
     pub running: bool,
+    /// It is frozen, or its memory is saved: it can be woken.
+    pub paused: bool,
     /// Its disk is there.
     pub disk: bool,
 }
@@ -57,6 +60,8 @@ pub struct HostFacts {
     pub memory_mib: u64,
     /// Digest of the base image.
     pub image: String,
+    /// It can pause machines and wake them with their memory.
+    pub pauses: bool,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -65,6 +70,11 @@ pub enum NodeError {
     NotRunning,
     #[error("the disk of that sandbox is gone")]
     DiskGone,
+    /// A paused machine whose memory is lost for good; its disk is there.
+    #[error("the memory of that sandbox is gone: {0}")]
+    MemoryGone(String),
+    #[error("this host cannot do that: {0}")]
+    Unsupported(&'static str),
     #[error("this host has no room: {0}")]
     NoRoom(String),
     /// Nothing ran; ask again.
@@ -80,9 +90,15 @@ pub enum NodeError {
 
 #[async_trait]
 pub trait Node: Send + Sync + 'static {
-    /// Starts a machine and returns once its agent answered. Repeating it for a running machine answers at once.
+    /// Starts a machine and returns once its agent answered. Repeating it for a running machine answers at once. A memory
+    /// that was saved is dropped.
     async fn start(&self, order: Order) -> Result<(), NodeError>;
-    /// Ends a machine, keeps its disk. Repeatable; fine if nothing runs.
+    /// Freezes a machine with its memory and returns; the memory is written to the disk behind the answer. Repeatable.
+    async fn pause(&self, id: SandboxId) -> Result<(), NodeError>;
+    /// Has a paused machine go on where it stood and returns once its agent answered. Repeating it for a running machine
+    /// answers at once. [`NodeError::MemoryGone`] is final; after any other error it is still paused.
+    async fn wake(&self, order: Order) -> Result<(), NodeError>;
+    /// Ends a machine, keeps its disk, and drops a memory that was saved. Repeatable; fine if nothing runs.
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError>;
     /// Ends a machine and removes all that it had. Repeatable.
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError>;
@@ -97,6 +113,10 @@ pub trait Node: Send + Sync + 'static {
         Ok(self.machines().await?.iter().any(|machine| machine.id == id && machine.disk))
     }
     async fn usage(&self, id: SandboxId) -> Result<Usage, NodeError>;
+    /// Of a running machine since it started; less than before once it is another machine.
+    async fn cpu_ns(&self, id: SandboxId) -> Result<u64, NodeError> {
+        Ok(self.usage(id).await?.cpu_ns)
+    }
     fn events(&self) -> broadcast::Receiver<NodeEvent>;
     fn facts(&self) -> HostFacts;
 }

@@ -291,6 +291,9 @@ impl From<NodeError> for ApiError {
             NodeError::DiskGone => {
                 Self::new(Kind::DiskGone, "The disk of this sandbox is gone; it cannot start again.")
             }
+            NodeError::MemoryGone(_) => Self::fault(Kind::Internal, "waking the sandbox", &error),
+            NodeError::Unsupported(_) => Self::new(Kind::Unavailable, "This host cannot pause sandboxes.")
+                .hint("`runtime doctor` says what the host has; stop the sandbox to keep its disk."),
             NodeError::NoRoom(what) => Self::new(Kind::NoCapacity, format!("The host has no room now: {what}."))
                 .hint("Stop or delete sandboxes that are not needed, or ask again later.")
                 .retry_after(Duration::from_secs(2)),

@@ -138,9 +138,9 @@ impl Reconciler {
             match live.peek() {
                 None => self.app.nudge(&live),
                 Some(row) => match row.state {
-                    State::Starting | State::Stopping => self.app.nudge(&live),
+                    State::Starting | State::Stopping | State::Pausing | State::Resuming => self.app.nudge(&live),
                     State::Running => self.limits(live, row),
-                    State::Stopped | State::Pausing | State::Paused | State::Resuming => {}
+                    State::Stopped | State::Paused => {}
                 },
             }
         }
@@ -166,11 +166,24 @@ impl Reconciler {
             machines.into_iter().map(|machine| (machine.id, machine)).collect();
         for (live, row) in &rows {
             let machine = machines.get(&row.id);
-            if row.state == State::Running && !machine.is_some_and(|machine| machine.running) {
-                let disk = machine.is_some_and(|machine| machine.disk);
-                tracing::warn!(sandbox = %row.id, disk, "its machine is gone");
-                self.ended(live, row, disk).await.unwrap_or_else(|error| report(&error));
-            }
+            let mended = match (row.state, machine.is_some_and(|it| it.running), machine.is_some_and(|it| it.paused)) {
+                (State::Running, false, true) => {
+                    tracing::warn!(sandbox = %row.id, "its machine stands still: it counts as paused");
+                    app.pause_for(live, |now| now.generation == row.generation, row.reason).await
+                }
+                (State::Running, false, false) => {
+                    let disk = machine.is_some_and(|machine| machine.disk);
+                    tracing::warn!(sandbox = %row.id, disk, "its machine is gone");
+                    self.ended(live, row, disk).await
+                }
+                (State::Paused, true, _) => {
+                    self.restless(live, row).await;
+                    Ok(())
+                }
+                (State::Paused, false, false) => self.memory_lost(live, row).await,
+                _ => Ok(()),
+            };
+            mended.unwrap_or_else(|error| report(&error));
         }
         // After the machines: a row is there before its machine is.
         let known = app.store().sandbox_ids().await;
@@ -179,7 +192,7 @@ impl Reconciler {
         for machine in machines.values() {
             let mended = if !known.contains(&machine.id) {
                 self.orphan(machine).await
-            } else if machine.running {
+            } else if machine.running || machine.paused {
                 self.stray(machine.id).await
             } else {
                 Ok(())
@@ -188,6 +201,37 @@ impl Reconciler {
         }
         self.strangers.retain(|id| machines.contains_key(id));
         Ok(())
+    }
+
+    /// Nothing is left to wake: what remains is the disk.
+    async fn memory_lost(&self, live: &Live, seen: &SandboxRow) -> Result<(), ApiError> {
+        let step = |row: &SandboxRow| {
+            if row.generation != seen.generation || row.reason == Some(Reason::PauseFailed) {
+                return Ok(Step::Stay);
+            }
+            tracing::error!(sandbox = %row.id, "the memory of a paused sandbox is gone; its disk is kept");
+            Ok(Step::save(SandboxRow { reason: Some(Reason::PauseFailed), ..row.clone() }))
+        };
+        match self.app.change(live, step).await {
+            Err(error) if error.kind() != crate::Kind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// A machine that runs for a sandbox that is paused: a wake that was given up on came about after all.
+    async fn restless(&self, live: &Arc<Live>, seen: &SandboxRow) {
+        if !live.wake_driver() {
+            return;
+        }
+        if live.peek().is_some_and(|row| row.generation == seen.generation) {
+            tracing::warn!(sandbox = %seen.id, "pausing a machine whose sandbox is paused");
+            if let Err(error) = self.app.node().pause(seen.id).await {
+                tracing::error!(sandbox = %seen.id, error = &error as &dyn std::error::Error, "it could not be paused");
+            }
+        }
+        if live.driver_goes_on() {
+            self.app.resume_driver(live);
+        }
     }
 
     async fn ended(&self, live: &Live, seen: &SandboxRow, disk: bool) -> Result<(), ApiError> {
@@ -236,6 +280,7 @@ impl Reconciler {
                  that knows it, or, if nobody needs it, delete its subvolume below pool/root in the data directory"
             );
         }
+        // One that stands still, or is saved, costs little and may be wanted with that database.
         if machine.running {
             let stopped = app.node().stop(id).await;
             stopped.map_err(|error| ApiError::internal(format!("stopping unknown sandbox {id}"), error))?;
@@ -269,18 +314,24 @@ impl Reconciler {
         let now = now_ms();
         let over = row.ends_at.is_some_and(|ends| ends <= now);
         let idle = row.idle_seconds > 0 && live.last_active() + seconds(row.idle_seconds) <= now && !live.is_busy();
-        if !(over || idle) || !live.begin_limit() {
+        let measure = row.idle_seconds > 0 && live.cpu_is_due(Instant::now());
+        if !(over || idle || measure) || !live.begin_limit() {
             return;
         }
         let app = self.app.clone();
         self.app.tasks().spawn(async move {
             let result = if over {
-                app.stop_for(&live, Reason::TimeLimit).await
+                app.time_is_over(&live).await
+            } else if measure && uses_cpu(&app, &live).await {
+                live.touch();
+                Ok(())
+            } else if !idle {
+                Ok(())
             } else if is_active(&app, live.id).await {
                 live.touch();
                 Ok(())
             } else {
-                app.stop_if_idle(&live).await
+                app.rest(&live).await
             };
             live.end_limit();
             if let Err(error) = result {
@@ -313,12 +364,20 @@ impl Reconciler {
     async fn retire(&self, id: SandboxId) -> Result<(), ApiError> {
         if let Some(live) = self.app.live(id).await?
             && let Some(row) = live.peek()
-            && row.state == State::Stopped
+            && matches!(row.state, State::Stopped | State::Paused)
         {
             tracing::info!(sandbox = %id, "deleting it: its retention is over");
             self.app.delete_now(id, &row).await?;
         }
         Ok(())
+    }
+}
+
+/// One that cannot be measured is judged by its processes alone.
+async fn uses_cpu(app: &AppState, live: &Live) -> bool {
+    match app.node().cpu_ns(live.id).await {
+        Ok(cpu_ns) => live.note_cpu(Instant::now(), cpu_ns),
+        Err(_) => false,
     }
 }
 

@@ -57,7 +57,6 @@ const PRODUCTS: &[(&str, Kind, &str)] = &[
 
 /// The verb, or the words, after a sandbox's id. Longer ones first where one starts with another.
 const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
-    (":pause", Kind::Unavailable, "Pausing"),
     (":fork", Kind::ForkUnavailable, "Forking"),
     (":snapshot", Kind::Unavailable, "Snapshots"),
     (":switch-image", Kind::SwitchImageUnavailable, "Switching images"),

@@ -102,7 +102,7 @@ pub trait Store: Send + Sync + 'static {
     async fn removed(&self, id: SandboxId) -> Result<(), StoreError>;
     /// Every sandbox that is not stopped; a row that does not read is logged and left out.
     async fn unstopped(&self) -> Result<Vec<SandboxRow>, StoreError>;
-    /// Stopped sandboxes past their retention.
+    /// Stopped and paused sandboxes past their retention.
     async fn expired(&self, now_ms: i64) -> Result<Vec<SandboxId>, StoreError>;
     /// Every sandbox id, stopped or not.
     async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError>;

@@ -83,6 +83,8 @@ pub enum Operation {
     /// A start with the disk kept.
     StartKept,
     Stop,
+    Pause,
+    Wake,
 }
 
 impl Operation {
@@ -92,12 +94,16 @@ impl Operation {
             Self::StartNew => "start_new",
             Self::StartKept => "start_kept",
             Self::Stop => "stop",
+            Self::Pause => "pause",
+            Self::Wake => "wake",
         }
     }
 
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::StartNew, Self::StartKept, Self::Stop].into_iter().find(|value| value.as_str() == text)
+        [Self::StartNew, Self::StartKept, Self::Stop, Self::Pause, Self::Wake]
+            .into_iter()
+            .find(|value| value.as_str() == text)
     }
 }
 

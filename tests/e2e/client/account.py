@@ -83,7 +83,6 @@ def an_empty_body_is_an_empty_object():
 # "not here", and never that the thing was not found.
 def not_built_calls():
     s = rt.sandboxes.create(vcpu=1, memory_mib=512)
-    yield "pause", lambda: s.pause()
     yield "snapshot", lambda: rt.request("POST", f"/v1/sandboxes/{s.id}:snapshot", body={})
     yield "fork", lambda: s.fork()
     yield "switch_image", lambda: s.switch_image("python")

@@ -327,7 +327,7 @@ def a_running_command_keeps_the_environment_it_started_with():
 
 @check
 def a_time_limit_stops_the_sandbox_and_keeps_its_disk():
-    s = box(timeout_seconds=60, on_lease_end="pause")
+    s = box(timeout_seconds=60, on_lease_end="stop")
     s.files.write("/workspace/kept", "x")
     assert TIME.fullmatch(s.info["endsAt"])
     # A command may not outlast the sandbox it runs in; one without a limit of its own is never refused.
@@ -339,9 +339,11 @@ def a_time_limit_stops_the_sandbox_and_keeps_its_disk():
     idle.files.write("/workspace/kept", "y")
     assert s.wait_for("stopped", 90).state == "stopped"
     assert s.info["stopReason"] == "time_limit" and s.info["diskKept"] is True and s.info["endsAt"] is None
-    assert idle.wait_for("stopped", 90).state == "stopped" and idle.info["diskKept"] is True
+    assert idle.wait_for("paused", 90).state == "paused" and idle.info["stopReason"] == "idle"
     assert s.restart().files.read_text("/workspace/kept") == "x" and TIME.fullmatch(s.info["endsAt"])
-    assert idle.restart().files.read_text("/workspace/kept") == "y"
+    # A call wakes it.
+    assert idle.files.read_text("/workspace/kept") == "y"
+    assert idle.refresh().state == "running" and idle.info["memoryRestored"] is True
 
 
 @check

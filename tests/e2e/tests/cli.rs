@@ -67,6 +67,12 @@ fn the_life_of_a_sandbox() {
     assert!(said(&stack, &["sandboxes", "files", id, "--glob", "**/g"]).contains("/workspace/d/g"));
     said(&stack, &["sandboxes", "update", &name, "--label", "c=d", "--unset-env", "K"]);
     assert_eq!(said(&stack, &["sandboxes", "exec", id, "--", "echo [$K]"]), "[]\n");
+    said(&stack, &["sandboxes", "exec", id, "--", "echo only in memory > /tmp/m"]);
+    said(&stack, &["sandboxes", "pause", &name]);
+    assert!(said(&stack, &["sandboxes", "get", id]).contains("paused"));
+    said(&stack, &["sandboxes", "wake", &name, "--timeout", "600"]);
+    assert_eq!(said(&stack, &["sandboxes", "exec", id, "--", "cat /tmp/m"]), "only in memory\n");
+    assert!(said(&stack, &["sandboxes", "extend", &name, "60"]).contains("until"));
     said(&stack, &["sandboxes", "stop", &name]);
     assert!(said(&stack, &["sandboxes", "get", id]).contains("stopped"));
     said(&stack, &["sandboxes", "restart", &name]);

@@ -59,6 +59,17 @@ checks! {
         retention_is_kept
         keep_alive_of_one_without_a_limit_asks_for_nothing
         twenty_sandboxes_at_once_all_come_up;
+    pause:
+        memory_and_processes_survive
+        the_same_after_its_memory_went_to_the_disk
+        a_paused_one_outlives_the_server
+        calls_into_it_wake_it
+        its_name_wakes_it
+        a_command_in_flight_goes_on_after_the_wake
+        a_command_that_a_pause_met_is_no_replay_and_keeps_its_output
+        one_that_cannot_be_written_down_stays_in_memory_and_wakes
+        what_pauses_by_itself
+        many_pause_and_wake_at_once;
     commands:
         a_shell_command_and_its_result
         an_argv_sees_no_shell

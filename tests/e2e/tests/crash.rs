@@ -3,7 +3,7 @@
 //! The random rounds print their seed; `RUNTIME_SEED=n` plays one again, `RUNTIME_KILLS=n` makes it longer.
 
 use runtime_e2e::ledger::{Ledger, Worker};
-use runtime_test_kit::{Dice, Stack, dice, eventually, leaks, unique, until};
+use runtime_test_kit::{Dice, Machine, Stack, dice, eventually, leaks, unique, until};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -270,4 +270,100 @@ fn the_server_can_be_killed_while_it_starts() {
         assert_eq!(machine.state(), "running");
         assert_eq!(machine.read("/workspace/kept"), b"x");
     }
+}
+
+/// Something that is in memory alone, and changes.
+const MARK: &str = "/tmp/mark";
+
+fn rests(machine: &Machine) -> Value {
+    until("it runs or is paused", SETTLED, || {
+        let info = machine.info();
+        (info["state"] == "running" || info["state"] == "paused").then_some(info)
+    })
+}
+
+/// Pauses and wakes until `stop`; whatever fails, fails. How often it was woken.
+fn doze(machine: &Machine, stop: &AtomicBool) -> usize {
+    let mut woken = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for verb in [":pause", ":wake"] {
+            let done = machine.api.try_call("POST", &machine.path(verb), &[("Prefer", "wait=60")], None);
+            woken += usize::from(verb == ":wake" && done.is_ok());
+        }
+    }
+    woken
+}
+
+#[test]
+fn memory_survives_kills_of_the_server_at_any_moment_of_a_pause_and_a_wake() {
+    let mut dice = Dice::from_environment();
+    let mut stack = Stack::start();
+    let machine = stack.api().small();
+    let process = machine.api.post(&machine.path("/processes"), &json!({"command": "sleep 100000"})).ok();
+    for round in 0..dice::count("RUNTIME_KILLS", 8) {
+        let mark = format!("{round} {}", dice.below(1 << 30));
+        machine.write(MARK, mark.as_bytes());
+        let after = Duration::from_millis(dice.below(900));
+        let stop = AtomicBool::new(false);
+        let woken = std::thread::scope(|scope| {
+            let dozing = scope.spawn(|| doze(&machine, &stop));
+            // Time itself is under test here: the moment of the kill.
+            std::thread::sleep(after);
+            stack.kill9();
+            stop.store(true, Ordering::Relaxed);
+            dozing.join().expect("the one that pauses and wakes")
+        });
+        stack.restart();
+        let info = rests(&machine);
+        println!("round {round}: killed after {after:?} and {woken} wakes; it is {}", info["state"]);
+        assert_eq!(machine.read(MARK), mark.as_bytes(), "round {round}");
+        assert_ne!(machine.info()["memoryRestored"], false, "round {round}");
+    }
+    let still = machine.api.get(&machine.path(&format!("/processes/{}", process["id"].as_str().expect("an id")))).ok();
+    assert_eq!(still["state"], "running");
+    no_orphans(&stack);
+}
+
+#[test]
+fn a_saved_memory_survives_kills_of_everything_at_any_moment_of_a_wake() {
+    let mut dice = Dice::from_environment();
+    let mut stack = Stack::start();
+    let machine = stack.api().small();
+    let hex = machine.id.replace('-', "");
+    let (saves, record) = (stack.dir().join("pool/save").join(&hex), stack.dir().join("sandboxes").join(&hex));
+    for round in 0..dice::count("RUNTIME_KILLS", 8) {
+        let mark = format!("{round} {}", dice.below(1 << 30));
+        machine.write(MARK, mark.as_bytes());
+        machine.write("/workspace/acknowledged", mark.as_bytes());
+        let _ = machine.verb(":pause");
+        eventually("its memory is on the disk and nowhere else", Duration::from_secs(60), || {
+            let mut names = std::fs::read_dir(&saves).into_iter().flatten().flatten();
+            names.any(|one| one.file_name().to_string_lossy().starts_with("gen-")) && !record.exists()
+        });
+        let after = Duration::from_millis(dice.below(400));
+        let answered = std::thread::scope(|scope| {
+            let waking = scope
+                .spawn(|| machine.api.try_call("POST", &machine.path(":wake"), &[("Prefer", "wait=60")], None).is_ok());
+            std::thread::sleep(after);
+            stack.kill9();
+            stack.kill_helpers();
+            waking.join().expect("the one that wakes it")
+        });
+        stack.restart();
+        let info = until("it has settled", SETTLED, || {
+            let info = machine.info();
+            ["running", "paused", "stopped"].iter().any(|state| info["state"] == *state).then_some(info)
+        });
+        println!("round {round}: killed after {after:?}, answered: {answered}; it is {}", info["state"]);
+        if info["state"] == "stopped" || info["stopReason"] == "pause_failed" {
+            // Heard, so that it may have been used: the memory of what runs is lost with it. The disk is not.
+            let verb = if info["state"] == "stopped" { ":restart" } else { ":wake" };
+            assert_eq!(machine.verb(verb)["state"], "running");
+        } else {
+            assert_eq!(machine.read(MARK), mark.as_bytes(), "round {round}");
+            assert_ne!(machine.info()["memoryRestored"], false, "round {round}");
+        }
+        assert_eq!(machine.read("/workspace/acknowledged"), mark.as_bytes(), "round {round}");
+    }
+    no_orphans(&stack);
 }

@@ -116,6 +116,20 @@ impl Client {
         self.verb(id, "restart", &json!({})).prefer_wait(SETTLE_SECONDS).wait_for_room(room).send().await
     }
 
+    pub async fn pause_sandbox(&self, id: &str) -> Result<Record> {
+        self.verb(id, "pause", &json!({})).prefer_wait(SETTLE_SECONDS).send().await
+    }
+
+    /// `seconds`: its time limit from now on.
+    pub async fn wake_sandbox(&self, id: &str, seconds: Option<u64>, room: Duration) -> Result<Record> {
+        let body = seconds.map_or_else(|| json!({}), |seconds| json!({ "timeoutSeconds": seconds }));
+        self.verb(id, "wake", &body).prefer_wait(SETTLE_SECONDS).wait_for_room(room).send().await
+    }
+
+    pub async fn extend_sandbox(&self, id: &str, seconds: u64) -> Result<Record> {
+        self.verb(id, "extend", &json!({ "seconds": seconds })).send().await
+    }
+
     pub async fn update_sandbox(&self, id: &str, settings: &Value) -> Result<Record> {
         self.verb(id, "update", settings).send().await
     }

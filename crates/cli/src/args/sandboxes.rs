@@ -68,6 +68,18 @@ Examples:
     /// Start a stopped sandbox again with the disk it had.
     Restart(OneArgs),
 
+    /// Have a sandbox stand still with its memory and its processes.
+    Pause(OneArgs),
+
+    /// Have a paused sandbox go on where it stood.
+    Wake(WakeArgs),
+
+    /// Move the end of a sandbox's time limit.
+    #[command(after_help = "\
+Examples:
+  runtime sandboxes extend worker 600     ten minutes more, at most a day from now")]
+    Extend(ExtendArgs),
+
     /// Change a sandbox's settings.
     #[command(after_help = "\
 What is not named stays as it is. --label replaces all labels.
@@ -323,6 +335,26 @@ pub struct StopArgs {
     /// Every sandbox with this label; repeatable, every one must match.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     pub labels: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub struct WakeArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Its time limit from now on, in seconds; its own if not given.
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// By how many seconds.
+    #[arg(value_name = "SECONDS")]
+    pub seconds: u64,
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! Stop, restart, delete.
+//! Stop, restart, pause, wake, extend, delete.
 
 use futures_util::StreamExt;
 use runtime_api::client::{ListFilter, Record};
@@ -25,6 +25,32 @@ pub(super) async fn restart(context: &Context, word: &str) -> Outcome {
     let record = context.client.restart_sandbox(&id, ROOM).await?;
     let record = super::create::started(&context.client, record).await?;
     tell(context, word, &record)
+}
+
+pub(super) async fn pause(context: &Context, word: &str) -> Outcome {
+    let id = context.client.resolve(word).await?;
+    let record = context.client.pause_sandbox(&id).await?;
+    tell(context, word, &record)
+}
+
+pub(super) async fn wake(context: &Context, word: &str, seconds: Option<u64>) -> Outcome {
+    let id = context.client.resolve(word).await?;
+    let record = context.client.wake_sandbox(&id, seconds, ROOM).await?;
+    let record = super::create::started(&context.client, record).await?;
+    tell(context, word, &record)
+}
+
+pub(super) async fn extend(context: &Context, word: &str, seconds: u64) -> Outcome {
+    let id = context.client.resolve(word).await?;
+    let record = context.client.extend_sandbox(&id, seconds).await?;
+    if context.printer.json {
+        context.printer.value(&record.0)?;
+    } else {
+        let until =
+            record.text("endsAt").map_or_else(|| "no time limit".to_owned(), |at| format!("until {}", plain(at)));
+        context.printer.line(&format!("{} {until}", plain(word)))?;
+    }
+    Ok(0)
 }
 
 pub(super) async fn remove(context: &Context, word: &str) -> Outcome {

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! A step consumes its phase and returns the next, so that what may not be asked in a phase does not exist there: only
-//! a booted machine can be dialled, only a plan can be booted. `Frozen` and `Saved` join with pausing; they are new
-//! types beside [`Booted`], reached by new methods on it, and change nothing that is here.
+//! a booted machine can be dialled, only a plan can be booted, only a frozen one saved. A saved machine is a directory
+//! and nothing else ([`Save`]).
 //!
 //! A driver leaves a trail on the host from before its first step on ([`Driver::trail`]), so that whatever a crash
 //! left half made can be found and removed by [`Driver::clean`], which is always safe to repeat.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -81,8 +81,67 @@ pub trait Booted: Send + 'static {
     async fn notice(&mut self) -> Notice;
     /// Memory was made: the next shortage is a new one.
     async fn memory_relieved(&mut self);
+    /// Stops everything in it where it stands. Nobody may be dialled in.
+    async fn freeze(self: Box<Self>) -> Result<Box<dyn Frozen>, StillBooted>;
     /// Ends it at once and removes all it had but the disk.
     async fn end(self: Box<Self>) -> Result<(), DriverError>;
+}
+
+/// A machine that stands still with all it has in memory.
+#[async_trait]
+pub trait Frozen: Send + 'static {
+    fn identity(&self) -> &Identity;
+    fn group(&self) -> Group;
+    /// As of a booted one.
+    async fn notice(&mut self) -> Notice;
+    fn saver(&self) -> Arc<dyn Save>;
+    /// Lets it go on. A save that is under way is waited for.
+    async fn thaw(self: Box<Self>) -> Result<Box<dyn Booted>, StillFrozen>;
+    async fn end(self: Box<Self>) -> Result<(), DriverError>;
+}
+
+/// Writes down a frozen machine, which stays frozen however that goes.
+#[async_trait]
+pub trait Save: Send + Sync + 'static {
+    /// `into` is a new, empty directory. What is in it is durable on return. Once the machine itself has nothing more to do
+    /// with it, it ends early if it has been given up on.
+    async fn save(&self, into: &Path, given_up: &CancellationToken) -> Result<(), DriverError>;
+}
+
+/// Where a machine is restored from. It goes with the disk as it was then, and with no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    pub dir: PathBuf,
+    /// What the directory is called from before the machine's first instruction on, which may change the disk.
+    pub used: PathBuf,
+}
+
+/// A freeze that did not work, and the machine as it was.
+pub struct StillBooted {
+    pub machine: Box<dyn Booted>,
+    pub error: DriverError,
+}
+
+/// The same of a thaw.
+pub struct StillFrozen {
+    pub machine: Box<dyn Frozen>,
+    pub error: DriverError,
+}
+
+/// A machine of an earlier server.
+pub enum Adopted {
+    Booted(Box<dyn Booted>),
+    Frozen(Box<dyn Frozen>),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// This memory will never run here.
+    #[error("{0}")]
+    Unusable(String),
+    /// It did not work this time; the memory is as it was.
+    #[error(transparent)]
+    Failed(#[from] DriverError),
 }
 
 #[async_trait]
@@ -91,7 +150,11 @@ pub trait Driver: Send + Sync + 'static {
     /// Starts the machine. On failure nothing of it is left.
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError>;
     /// Finds a machine that an earlier server started; `None` if it does not run.
-    async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError>;
+    async fn adopt(&self, id: SandboxId) -> Result<Option<Adopted>, DriverError>;
+    /// It can freeze, save and restore.
+    fn pauses(&self) -> bool;
+    /// Starts the machine where a saved one stood. On failure nothing of it is left but what it was saved in.
+    async fn restore(&self, plan: Plan, from: Saved) -> Result<Box<dyn Booted>, RestoreError>;
     /// Every sandbox that this driver has left anything of on this host, disks aside.
     async fn trail(&self) -> Result<Vec<SandboxId>, DriverError>;
     /// Removes everything of that sandbox but its disk, running or half made.

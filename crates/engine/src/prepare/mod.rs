@@ -29,6 +29,7 @@ mod spare;
 pub use base::Base;
 pub use engine::EngineChoice;
 pub(crate) use growth::Growth;
+pub(crate) use pool::SAVE;
 pub use pool::{NoRoom, Pool};
 pub use progress::{Progress, Silent};
 pub use runsc::Runsc;

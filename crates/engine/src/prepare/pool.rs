@@ -4,6 +4,7 @@
 //!     DIR/pool/base/<digest>   base images, read-only
 //!     DIR/pool/root/<id>       the disks of sandboxes
 //!     DIR/pool/snap/<id>       frozen copies of disks
+//!     DIR/pool/save/<id>       memories and disks of paused sandboxes
 //!
 //! A data directory that already lies on a btrfs with simple quotas uses that one, without a file. (Any other
 //! btrfs is left alone: turning quotas on changes a whole file system that is not ours.)
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use runtime_host::btrfs::{self, BtrfsError, FsId, QuotaMode};
 use runtime_host::loopdev::{self, LoopDevice};
 use runtime_host::mount;
+use rustix::fs::RenameFlags;
 
 use super::spare::{self, Taken};
 use super::{Base, PrepareError};
@@ -31,6 +33,7 @@ pub(super) const NAMES: [&str; 3] = [IMAGE, MOUNT, "setup.lock"];
 const BASE: &str = "base";
 const ROOT: &str = "root";
 const SNAP: &str = "snap";
+pub(crate) const SAVE: &str = "save";
 const MIB: u64 = 1 << 20;
 
 /// Growth stops when the host has less than this left: the smaller share of the two decides nothing, both hold.
@@ -244,6 +247,35 @@ impl Pool {
         self.clone_into_root(source, to, limit)
     }
 
+    /// A frozen copy of a sandbox's disk, as `name` in `dir`, a directory of this pool.
+    pub(crate) fn keep_root(&self, id: &str, dir: &Path, name: &str) -> Result<(), BtrfsError> {
+        btrfs::snapshot(self.open_root(id)?, open_source(dir)?, name, true, None)
+    }
+
+    /// Puts such a copy, which stays, in the place of the sandbox's disk. There is a disk at every moment; `aside` is a name
+    /// in `dir` for what is under way, and may be left there by a crash.
+    pub(crate) fn put_back(
+        &self,
+        id: &str,
+        dir: &Path,
+        name: &str,
+        aside: &str,
+        disk_mib: u64,
+    ) -> Result<(), BtrfsError> {
+        check_id(id)?;
+        let parent = open_source(dir)?;
+        btrfs::delete_subvolume(&parent, aside)?;
+        let limit = disk_mib.saturating_mul(MIB);
+        btrfs::snapshot(open_below(parent.as_fd(), name)?, &parent, aside, false, Some(limit))?;
+        let rename = |flags| rustix::fs::renameat_with(&parent, aside, &self.inner.root, id, flags);
+        match rename(RenameFlags::EXCHANGE) {
+            Err(rustix::io::Errno::NOENT) => rename(RenameFlags::NOREPLACE),
+            other => other,
+        }
+        .map_err(|e| BtrfsError { step: "put back the disk of", object: id.to_owned(), source: e.into() })?;
+        btrfs::delete_subvolume(&parent, aside).map(drop)
+    }
+
     /// May anything grow? Asked before a create, and by whatever watches the disk.
     pub fn room(&self) -> Result<(), NoRoom> {
         for disk in &self.inner.disks {
@@ -269,6 +301,14 @@ impl Pool {
             for entry in subvolumes_in(&self.inner.dir.join(name))? {
                 btrfs::delete_subvolume(fd, &entry)?;
             }
+        }
+        let save = self.inner.dir.join(SAVE);
+        for id in fs::read_dir(&save).into_iter().flatten().flatten() {
+            for copy in subvolumes_in(&id.path())? {
+                btrfs::delete_subvolume(open_source(&id.path())?, &copy)?;
+            }
+            let fail = |source| BtrfsError { step: "delete", object: id.path().display().to_string(), source };
+            fs::remove_dir_all(id.path()).map_err(fail)?;
         }
         Ok(())
     }

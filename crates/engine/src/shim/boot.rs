@@ -1,5 +1,6 @@
 //! From nothing to a running first process: pipes, `runsc create`, watches, the record, start.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,10 +9,13 @@ use std::time::{Duration, Instant};
 use runtime_host::cgroup::Group;
 use runtime_host::fifo::{self, End};
 
+use super::hold::Hold;
 use super::{Held, ShimError, Spec, Watched, io_error, machine};
+use crate::driver::Saved;
 use crate::driver::gvisor::paths;
 use crate::driver::gvisor::record::{self, Machine};
 use crate::driver::gvisor::runsc::Stdio3;
+use crate::driver::gvisor::saved::{self, SavedError};
 use crate::driver::gvisor::urpc::Control;
 
 /// A host with many starts at once is slow; one that takes this long does not work.
@@ -65,6 +69,8 @@ pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimEr
     let began = Instant::now();
     let pipes = Pipes::open(run_dir)?;
     let stdio = Pipes::guest_ends(run_dir)?;
+    // Read while `runsc` works.
+    let saved = spec.restore.clone().map(|from| std::thread::spawn(move || use_up(&from)));
     spec.runsc.create(&spec.id, &run_dir.join(paths::BUNDLE), stdio, LIMIT).map_err(ShimError::Runsc)?;
     let state = spec.runsc.state(&spec.id).map_err(ShimError::Runsc)?;
     let sentry = Watched::open(state.sentry, "the sandbox's kernel")?;
@@ -78,7 +84,12 @@ pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimEr
     let path = spec.places.machine_dir.join(record::MACHINE);
     let found = machine(spec, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
     let file = record::write(&path, &found).map_err(io_error("write", path.display()))?;
-    if spec.direct {
+    if let Some(saved) = saved {
+        let files = saved.join().unwrap_or(Err(SavedError::Torn)).map_err(ShimError::Unusable)?;
+        Control::connect_for(&state.control, saved::LIMIT)
+            .and_then(|mut control| control.restore(&files))
+            .map_err(ShimError::Restore)?;
+    } else if spec.direct {
         Control::connect(&state.control).and_then(|mut control| control.start(&spec.id)).map_err(ShimError::Start)?;
     } else {
         spec.runsc.start(&spec.id, LIMIT).map_err(ShimError::Runsc)?;
@@ -88,7 +99,18 @@ pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimEr
     file.sync_all().map_err(io_error("sync", path.display()))?;
     let millis = |from: Instant, to: Instant| u64::try_from((to - from).as_millis()).unwrap_or(u64::MAX);
     let (create_ms, start_ms) = (millis(began, created), millis(created, started));
-    Ok(Held { sentry, gofer, shortage, pipes, create_ms, start_ms })
+    let hold = Hold::new(spec, state.control);
+    Ok(Held { sentry, gofer, shortage, pipes, hold, create_ms, start_ms })
+}
+
+/// The files of a saved machine. From here on its processes may run and change the disk, which whoever finds the memory
+/// later must know: then the disk is put back as it was.
+fn use_up(from: &Saved) -> Result<[File; 3], SavedError> {
+    let files = saved::open(&from.dir)?;
+    if from.dir != from.used {
+        saved::rename(&from.dir, &from.used)?;
+    }
+    Ok(files)
 }
 
 pub(super) fn adopt(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>) -> Result<Held, ShimError> {
@@ -104,7 +126,9 @@ pub(super) fn adopt(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimE
     let shortage = group.watch_oom().map_err(ShimError::Group)?;
     let now = machine(spec, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
     record::write(&path, &now).map_err(io_error("write", path.display()))?;
-    Ok(Held { sentry, gofer, shortage, pipes, create_ms: 0, start_ms: 0 })
+    let state = spec.runsc.state(&spec.id).map_err(ShimError::Runsc)?;
+    let hold = Hold::adopt(spec, state.control).map_err(ShimError::Hold)?;
+    Ok(Held { sentry, gofer, shortage, pipes, hold, create_ms: 0, start_ms: 0 })
 }
 
 /// The last that was said on standard error, in one line.

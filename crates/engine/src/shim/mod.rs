@@ -19,14 +19,16 @@ use runtime_host::cgroup::{self, CgroupError, Group};
 use runtime_host::process::{self, PidFd, ProcessId, Reaped};
 use serde::{Deserialize, Serialize};
 
-use crate::driver::Identity;
 use crate::driver::gvisor::record::{self, EndRecord, Machine};
 use crate::driver::gvisor::runsc::{Runsc, RunscError};
+use crate::driver::gvisor::saved::SavedError;
 use crate::driver::gvisor::urpc::UrpcError;
 use crate::driver::gvisor::{Places, paths};
+use crate::driver::{Identity, Saved};
 use crate::host_state::chain;
 
 mod boot;
+mod hold;
 mod log;
 mod watch;
 pub(crate) mod wire;
@@ -50,6 +52,9 @@ pub(crate) struct Spec {
     pub(crate) identity: Identity,
     /// The sandbox runs already; its former shim is gone.
     pub(crate) adopt: bool,
+    /// Its processes come from here.
+    #[serde(default)]
+    pub(crate) restore: Option<Saved>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +70,12 @@ enum ShimError {
     Runsc(#[source] RunscError),
     #[error("the sandbox was not started")]
     Start(#[source] UrpcError),
+    #[error("the saved memory cannot be used")]
+    Unusable(#[source] SavedError),
+    #[error("it is not known whether the sandbox stands still")]
+    Hold(#[source] hold::HoldError),
+    #[error("the saved memory was not taken")]
+    Restore(#[source] UrpcError),
     #[error("the sandbox's control group cannot be watched")]
     Group(#[source] CgroupError),
     #[error("{0} ended while it was being started")]
@@ -82,6 +93,7 @@ struct Held {
     gofer: Option<Watched>,
     shortage: cgroup::OomWatch,
     pipes: boot::Pipes,
+    hold: hold::Hold,
     create_ms: u64,
     start_ms: u64,
 }
@@ -146,13 +158,18 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
         // The server sees that this shim is gone, and tries another.
         Err(error) if spec.adopt && may_live(&spec) => return Err(error),
         Err(error) => {
+            kill_recorded(&spec);
             let mut cause = chain(&error);
             let said = boot::said(&spec.places.run_dir);
             if !said.is_empty() {
                 cause = format!("{cause}: {said}");
             }
             log.line(&cause);
-            (EndRecord { cause, asked: false, memory_shortages: 0 }, watch::Clients::default())
+            let unusable = matches!(
+                error,
+                ShimError::Unusable(SavedError::Damaged { .. }) | ShimError::Restore(UrpcError::Refused { .. })
+            );
+            (EndRecord { cause, asked: false, memory_shortages: 0, unusable }, watch::Clients::default())
         }
     };
     let cleaned = clean(&spec, open_group, log);
@@ -173,6 +190,16 @@ fn may_live(spec: &Spec) -> bool {
             .all(|process| ProcessId::from(process).alive().unwrap_or(true)),
         Ok(None) => false,
         Err(_) => true,
+    }
+}
+
+/// A sandbox that was made and not started: its file server waits for ever.
+fn kill_recorded(spec: &Spec) {
+    let Ok(Some(machine)) = record::read::<Machine>(&spec.places.machine_dir.join(record::MACHINE)) else { return };
+    for process in [Some(machine.sentry), machine.gofer].into_iter().flatten() {
+        if let Ok(Some(handle)) = ProcessId::from(process).open() {
+            let _ = handle.kill();
+        }
     }
 }
 

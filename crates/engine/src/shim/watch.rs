@@ -7,9 +7,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use super::hold::HoldError;
 use super::wire::{self, Ask, Say};
 use super::{Held, Log, ShimError, io_error};
 use crate::driver::gvisor::record::EndRecord;
+use crate::host_state::chain;
 
 /// Servers that may listen at once; one is usual.
 const MAX_CLIENTS: usize = 16;
@@ -84,7 +86,6 @@ enum Who {
 /// Returns once the sandbox's kernel, or the server of its files, has ended: neither is any good without the other.
 pub(super) fn watch(held: &mut Held, listener: &UnixListener, log: &mut Log) -> Result<(Seen, Clients), ShimError> {
     let mut clients = Clients::default();
-    let running = Say::Running { create_ms: held.create_ms, start_ms: held.start_ms };
     let (mut asked, mut short, mut shortages) = (false, false, 0);
     loop {
         let ready = wait(held, listener, &clients).map_err(io_error("wait for", "the sandbox"))?;
@@ -108,13 +109,34 @@ pub(super) fn watch(held: &mut Held, listener: &UnixListener, log: &mut Log) -> 
                     let _ = held.sentry.handle.kill();
                 }
                 Ask::Relieved => short = false,
+                Ask::Freeze => {
+                    let done = held.hold.freeze();
+                    clients.tell(&said(done, Say::Frozen, log));
+                }
+                Ask::Thaw => {
+                    let done = held.hold.thaw();
+                    clients.tell(&said(done, Say::Thawed, log));
+                }
                 Ask::Unknown => {}
             }
         }
+        let (create_ms, start_ms) = (held.create_ms, held.start_ms);
+        let running = Say::Running { create_ms, start_ms, frozen: held.hold.is_frozen() };
         if short {
             clients.accept(listener, &[running.clone(), Say::OutOfMemory]);
         } else {
             clients.accept(listener, std::slice::from_ref(&running));
+        }
+    }
+}
+
+fn said(done: Result<(), HoldError>, say: Say, log: &mut Log) -> Say {
+    match done {
+        Ok(()) => say,
+        Err(error) => {
+            let cause = chain(&error);
+            log.line(&cause);
+            Say::Failed { cause }
         }
     }
 }
@@ -158,7 +180,7 @@ pub(super) fn describe(seen: Seen, status: Option<i32>) -> EndRecord {
             (signal, _) => format!("its kernel was ended by signal {signal}"),
         },
     };
-    EndRecord { cause, asked: seen.asked, memory_shortages: seen.shortages }
+    EndRecord { cause, asked: seen.asked, memory_shortages: seen.shortages, unusable: false }
 }
 
 /// The last word to everyone, also to those who have only just come.

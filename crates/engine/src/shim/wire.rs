@@ -18,6 +18,15 @@ pub(crate) enum Say {
         /// Milliseconds that making and starting took.
         create_ms: u64,
         start_ms: u64,
+        /// Everything in it stands still.
+        #[serde(default)]
+        frozen: bool,
+    },
+    Frozen,
+    Thawed,
+    /// What was asked for was not done.
+    Failed {
+        cause: String,
     },
     /// It is at its memory limit and stands still. Said again to whoever connects, until relieved.
     OutOfMemory,
@@ -33,6 +42,10 @@ pub(crate) enum Ask {
     End,
     /// The memory shortage is dealt with.
     Relieved,
+    /// Answered by `frozen` or `failed`.
+    Freeze,
+    /// Answered by `thawed` or `failed`.
+    Thaw,
     #[serde(other)]
     Unknown,
 }

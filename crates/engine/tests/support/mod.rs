@@ -90,6 +90,18 @@ impl Host {
         Engine::open(config).await.unwrap()
     }
 
+    pub fn save_dir(&self, id: SandboxId) -> PathBuf {
+        self.prepared.pool.dir().join("save").join(hex(id))
+    }
+
+    /// What is saved of a sandbox, whole or not, in order of its names.
+    pub fn saves(&self, id: SandboxId) -> Vec<String> {
+        let entries = std::fs::read_dir(self.save_dir(id)).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
     pub fn machine_file(&self, id: SandboxId) -> serde_json::Value {
         let path = self.data_dir().join("sandboxes").join(hex(id)).join("machine.json");
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()

@@ -16,6 +16,7 @@ use runtime_store::SandboxRow;
 
 use super::command::Surroundings;
 use crate::error::{ApiError, Kind};
+use crate::sandboxes::Ready;
 use crate::{AppState, Caller};
 
 /// Characters of a guest's message that are passed on.
@@ -28,8 +29,14 @@ pub(crate) struct Guest {
     node: Arc<dyn Node>,
     id: SandboxId,
     row: Arc<SandboxRow>,
-    /// Held, not read: the mark of activity.
-    _active: Arc<dyn Send + Sync>,
+    /// The mark of activity, and the way to know whether it is paused. A test's machine is just there.
+    stay: Option<Stay>,
+}
+
+#[derive(Clone)]
+struct Stay {
+    app: AppState,
+    ready: Arc<Ready>,
 }
 
 /// An exec that has ended: its process and the head of both outputs.
@@ -42,18 +49,20 @@ pub(crate) struct Ran {
 }
 
 impl Guest {
-    /// Waits while the sandbox starts; refuses one that is not the caller's, or is stopped or paused.
+    /// Wakes the sandbox, or waits while it starts; refuses one that is not the caller's, or is stopped.
     pub(crate) async fn reach(app: &AppState, caller: &Caller, id: &str) -> Result<Self, ApiError> {
         if caller.read_only {
             return Err(ApiError::new(Kind::Forbidden, "This key reads records, not what is inside a sandbox.")
                 .hint("Use a key that was made without --read-only."));
         }
         let ready = app.ready(caller, id).await?;
-        Ok(Self::new(app.node().clone(), ready.id, ready.row.clone(), Arc::new(ready)))
+        let (node, id, row) = (app.node().clone(), ready.id, ready.row.clone());
+        Ok(Self { node, id, row, stay: Some(Stay { app: app.clone(), ready: Arc::new(ready) }) })
     }
 
-    pub(super) fn new(node: Arc<dyn Node>, id: SandboxId, row: Arc<SandboxRow>, active: Arc<dyn Send + Sync>) -> Self {
-        Self { node, id, row, _active: active }
+    #[cfg(test)]
+    pub(super) fn new(node: Arc<dyn Node>, id: SandboxId, row: Arc<SandboxRow>) -> Self {
+        Self { node, id, row, stay: None }
     }
 
     pub(crate) fn memory_mib(&self) -> u64 {
@@ -65,7 +74,41 @@ impl Guest {
     }
 
     async fn ask(&self, ask: Ask) -> Result<GuestStream, Asked> {
-        self.node.ask(self.id, Request::new(ask)).await.map_err(Asked::Node)
+        let mut again = true;
+        loop {
+            match self.node.ask(self.id, Request::new(ask.clone())).await {
+                Err(NodeError::NotRunning) if again => match self.stay.as_ref().filter(|_| self.is_away()) {
+                    // Paused since it was reached: as if it had been reached now.
+                    Some(Stay { app, ready }) => drop(app.ready_again(ready.live().clone()).await?),
+                    // Paused and woken again, or gone.
+                    None => again = false,
+                },
+                other => return other.map_err(Asked::Node),
+            }
+        }
+    }
+
+    /// It is paused, or on its way there or back.
+    pub(crate) fn is_away(&self) -> bool {
+        self.stay.as_ref().is_some_and(|stay| stay.ready.is_away())
+    }
+
+    /// Waits while it is away. Nothing that goes on inside wakes it: whoever paused it meant that.
+    pub(crate) async fn back(&self) -> Result<(), ApiError> {
+        match &self.stay {
+            Some(stay) => stay.ready.back().await,
+            None => Ok(()),
+        }
+    }
+
+    /// After a channel that broke: as often as there are pauses, and once besides.
+    async fn may_ask_again(&self, breaks: &mut u32) -> Result<bool, ApiError> {
+        if self.is_away() {
+            self.back().await?;
+            return Ok(true);
+        }
+        *breaks += 1;
+        Ok(*breaks == 1)
     }
 
     /// Opens a stream of answers.
@@ -80,9 +123,12 @@ impl Guest {
 
     /// The same for a question that may be asked twice.
     pub(crate) async fn again(&self, ask: Ask) -> Result<Tell, Asked> {
-        match self.once(ask.clone()).await {
-            Err(error) if error.is_broken() => self.once(ask).await,
-            other => other,
+        let mut breaks = 0;
+        loop {
+            match self.once(ask.clone()).await {
+                Err(error) if error.is_broken() && self.may_ask_again(&mut breaks).await? => {}
+                other => return other,
+            }
         }
     }
 
@@ -104,10 +150,13 @@ impl Guest {
 
     /// Runs a command to its end.
     pub(crate) async fn exec(&self, exec: Exec, stdin: Option<Bytes>) -> Result<Ran, ApiError> {
-        match self.exec_once(exec.clone(), stdin.clone()).await {
-            // By its key it finds the command that is perhaps running; what came of its output is told from the start.
-            Err(error) if error.is_broken() => Ok(self.exec_once(exec, stdin).await?),
-            other => Ok(other?),
+        let mut breaks = 0;
+        loop {
+            match self.exec_once(exec.clone(), stdin.clone()).await {
+                // By its key it finds the command that is perhaps running; what came of its output is told from the start.
+                Err(error) if error.is_broken() && self.may_ask_again(&mut breaks).await? => {}
+                other => return Ok(other?),
+            }
         }
     }
 
@@ -131,9 +180,12 @@ impl Guest {
     /// depend on this server any more.
     pub(crate) async fn spawn(&self, spawn: Spawn, stdin: Option<Bytes>) -> Result<Process, ApiError> {
         let mut told = None;
-        match self.spawn_once(&spawn, stdin.clone(), &mut told).await {
-            Err(error) if error.is_broken() => self.spawn_once(&spawn, stdin, &mut told).await?,
-            other => other?,
+        let mut breaks = 0;
+        loop {
+            match self.spawn_once(&spawn, stdin.clone(), &mut told).await {
+                Err(error) if error.is_broken() && self.may_ask_again(&mut breaks).await? => {}
+                other => break other?,
+            }
         }
         told.ok_or_else(|| from_ask(AskError::Short))
     }
@@ -213,6 +265,9 @@ pub(crate) enum Asked {
     Node(NodeError),
     #[error(transparent)]
     Agent(#[from] AskError),
+    /// It was paused meanwhile, and did not come back.
+    #[error(transparent)]
+    Away(#[from] ApiError),
 }
 
 impl Asked {
@@ -223,14 +278,14 @@ impl Asked {
                 matches!(error, ChannelError::Closed | ChannelError::Reset)
             }
             Self::Agent(AskError::Short) => true,
-            Self::Node(_) | Self::Agent(_) => false,
+            Self::Node(_) | Self::Agent(_) | Self::Away(_) => false,
         }
     }
 
     pub(crate) fn guest_code(&self) -> Option<ErrorCode> {
         match self {
             Self::Agent(AskError::Guest(error)) => ErrorCode::try_from(error.code).ok(),
-            Self::Agent(_) | Self::Node(_) => None,
+            Self::Agent(_) | Self::Node(_) | Self::Away(_) => None,
         }
     }
 
@@ -262,6 +317,7 @@ impl From<Asked> for ApiError {
             Asked::Node(NodeError::Channel(ChannelError::TooMany)) => busy(&ChannelError::TooMany),
             Asked::Node(error) => error.into(),
             Asked::Agent(error) => from_ask(error),
+            Asked::Away(error) => error,
         }
     }
 }

@@ -127,6 +127,12 @@ impl Node for Scripted {
     async fn start(&self, _order: Order) -> Result<(), NodeError> {
         Err(NodeError::NotRunning)
     }
+    async fn pause(&self, _id: SandboxId) -> Result<(), NodeError> {
+        Err(NodeError::NotRunning)
+    }
+    async fn wake(&self, _order: Order) -> Result<(), NodeError> {
+        Err(NodeError::NotRunning)
+    }
     async fn stop(&self, _id: SandboxId) -> Result<(), NodeError> {
         Err(NodeError::NotRunning)
     }
@@ -146,13 +152,13 @@ impl Node for Scripted {
         self.events.subscribe()
     }
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "scripted", cores: 1, memory_mib: 1024, image: String::new() }
+        HostFacts { engine: "scripted", cores: 1, memory_mib: 1024, image: String::new(), pauses: false }
     }
 }
 
 pub(super) fn guest(node: &Arc<Scripted>) -> Guest {
     let id = SandboxId::nil();
-    Guest::new(node.clone(), id, Arc::new(row(id)), Arc::new(()))
+    Guest::new(node.clone(), id, Arc::new(row(id)))
 }
 
 fn row(id: SandboxId) -> SandboxRow {

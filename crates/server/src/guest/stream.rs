@@ -107,7 +107,11 @@ impl Follower {
                 continue;
             }
             let Some(source) = &mut self.source else {
-                self.attach().await;
+                if self.guest.is_away() {
+                    self.await_return(wait).await;
+                } else {
+                    self.attach().await;
+                }
                 continue;
             };
             let next = tokio::select! {
@@ -153,6 +157,15 @@ impl Follower {
         }
         for piece in pieces {
             self.line(&piece.into());
+        }
+    }
+
+    /// A process that stands still says nothing; whoever reads it is told so now and then, and not that it is lost.
+    async fn await_return(&mut self, wait: Duration) {
+        match timeout(wait, self.guest.back()).await {
+            Err(_still_away) => self.lines.put_u8(b'\n'),
+            Ok(Ok(())) => self.broken_since = None,
+            Ok(Err(error)) => self.fail(error),
         }
     }
 

@@ -104,28 +104,41 @@ pub(crate) fn apply(row: &SandboxRow, event: runtime_model::Event) -> Result<Opt
 /// What being in a state means for the times of a row.
 fn enter(row: &mut SandboxRow, state: State) {
     let now = now_ms();
-    row.state = state;
+    let before = std::mem::replace(&mut row.state, state);
     match state {
         State::Running => {
             row.operation = None;
             row.reason = None;
             row.ready_at = row.ready_at.or(Some(now));
             row.ended_at = None;
+            row.paused_at = None;
             row.disk_kept = false;
-            row.ends_at = (row.timeout_seconds > 0).then(|| now + crate::clock::seconds(row.timeout_seconds));
+            // Whoever woke it has said until when; a pause that did not come about changes nothing.
+            if !matches!(before, State::Resuming | State::Pausing) {
+                row.ends_at = (row.timeout_seconds > 0).then(|| now + crate::clock::seconds(row.timeout_seconds));
+            }
             row.last_active_at = Some(now);
+        }
+        State::Paused => {
+            row.operation = None;
+            // A wake that did not come about leaves it paused since then.
+            row.paused_at = row.paused_at.or(Some(now));
         }
         State::Stopped => {
             row.operation = None;
             row.ends_at = None;
+            row.paused_at = None;
             row.ended_at = Some(now);
         }
         State::Starting => {
             row.reason = None;
             row.ended_at = None;
             row.ends_at = None;
+            row.memory_restored = None;
         }
-        State::Stopping | State::Pausing | State::Paused | State::Resuming => row.ends_at = None,
+        State::Stopping => row.ends_at = None,
+        // The limit that it was paused with counts when it is woken.
+        State::Pausing | State::Resuming => {}
     }
 }
 

@@ -19,6 +19,7 @@ use super::change::{Step, apply, name_taken};
 use super::env::{check_env, env_map};
 use super::fields as rules;
 use super::live::Live;
+use super::pause::{Wake, woken};
 use super::record::live_record;
 use crate::call::Call;
 use crate::clock::now_ms;
@@ -326,18 +327,31 @@ async fn reuse(
     if row.state == State::Stopping && live.settled(wait.max(STOP_WAIT)).await.is_none() {
         return Ok(None);
     }
-    match app.start_again(&live).await {
+    let paused = live.peek().is_some_and(|row| matches!(row.state, State::Pausing | State::Paused));
+    let started = if paused { app.wake_up(&live, Wake::Call).await } else { app.start_again(&live).await };
+    match started {
         Ok(()) => {}
+        // It moved on between the look and the deed: look again.
+        Err(error) if matches!(error.kind(), Kind::NotPaused | Kind::NotRunning | Kind::SandboxNotReady) => {
+            return Ok(None);
+        }
         // Its disk went, or it was deleted, and the name with it.
         Err(error) if matches!(error.kind(), Kind::DiskGone | Kind::NotFound) => return Ok(None),
         Err(error) => return Err(error),
     }
     let Some(row) = live.settled(wait).await else { return Ok(None) };
     no_room(&live, &row)?;
+    woken(&live, &row)?;
     if !row.holds_name() || row.name.as_deref() != Some(name) {
         return Ok(None);
     }
     Ok(Some(Answer::json(&Sandbox { reused: Some(true), ..live_record(&live, &row) })?))
+}
+
+/// A sandbox keeps its engine.
+pub(super) fn other_engine(row: &SandboxRow, engine: &str) -> ApiError {
+    let text = format!("This sandbox was made on the engine {}; this server runs {engine}.", row.engine);
+    ApiError::new(Kind::EngineMismatch, text)
 }
 
 /// A stop takes no longer than this; then its sandbox can start again.
@@ -357,10 +371,7 @@ impl AppState {
                     ));
                 }
                 if row.engine != engine {
-                    return Err(ApiError::new(
-                        Kind::EngineMismatch,
-                        format!("This sandbox was made on the engine {}; this server runs {engine}.", row.engine),
-                    ));
+                    return Err(other_engine(row, engine));
                 }
                 next.operation = Some(Operation::StartKept);
                 Ok(Step::save(next))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime_model::{Event, Reason, SandboxId, State};
-use runtime_proto::node::{Disk, Order};
+use runtime_proto::node::{Disk, NodeError, Order};
 use runtime_store::{Operation, SandboxRow};
 
 use super::change::{Step, apply};
@@ -38,9 +38,9 @@ impl AppState {
                     (State::Starting, Some(Operation::StartKept)) => self.start(live, &row, Disk::Kept).await,
                     (State::Starting, _) => self.start(live, &row, Disk::New).await,
                     (State::Stopping, _) => self.stop(live).await,
-                    (State::Running | State::Stopped | State::Pausing | State::Paused | State::Resuming, _) => {
-                        Ok(Next::Rest)
-                    }
+                    (State::Pausing, _) => self.freeze(live).await,
+                    (State::Resuming, _) => self.resume(live, &row).await,
+                    (State::Running | State::Stopped | State::Paused, _) => Ok(Next::Rest),
                 },
             };
             match result {
@@ -59,18 +59,7 @@ impl AppState {
 
     async fn start(&self, live: &Live, row: &SandboxRow, disk: Disk) -> Result<Next, ApiError> {
         let id = live.id;
-        let hostname = format!("sandbox-{}", &id.to_string()[..8]);
-        let order = Order { id, shape: row.shape, hostname, disk };
-        let mut start = self.node().start(order);
-        let started = tokio::select! {
-            started = &mut start => started,
-            // Deleted or stopped meanwhile: the start ends at the stop.
-            _ = live.wait_until(Duration::MAX, |row| row.state != State::Starting) => {
-                let (started, stopped) = tokio::join!(start, self.node().stop(id));
-                stopped.map_err(|error| ApiError::internal(format!("stopping the start of sandbox {id}"), error))?;
-                started
-            }
-        };
+        let started = self.unless_moved_on(live, State::Starting, self.node().start(order(row, disk))).await?;
         match started {
             Ok(()) => {
                 live.note_start_error(None);
@@ -90,6 +79,91 @@ impl AppState {
                     row.disk_kept = disk_kept;
                 })
                 .await?;
+            }
+        }
+        Ok(Next::Look)
+    }
+
+    async fn freeze(&self, live: &Live) -> Result<Next, ApiError> {
+        let id = live.id;
+        match self.node().pause(id).await {
+            Ok(()) => self.report(live, Event::Frozen, |_| {}).await?,
+            Err(NodeError::NotRunning) => {
+                tracing::warn!(sandbox = %id, "its machine was gone when it was to be paused; its disk is kept");
+                let lost = |row: &mut SandboxRow| {
+                    row.reason = Some(Reason::HostStopped);
+                    row.disk_kept = true;
+                };
+                self.report(live, Event::Ended, lost).await?;
+            }
+            // It runs as before: whoever asked is told, and may ask again.
+            Err(error) => {
+                tracing::warn!(sandbox = %id, error = &error as &dyn std::error::Error, "a pause failed");
+                live.note_start_error(Some(error));
+                self.report(live, Event::Thawed, |_| {}).await?;
+            }
+        }
+        Ok(Next::Look)
+    }
+
+    /// Waits for work of the node's. Deleted or stopped meanwhile: the work ends at the stop.
+    async fn unless_moved_on(
+        &self,
+        live: &Live,
+        while_it_is: State,
+        mut work: impl Future<Output = Result<(), NodeError>> + Unpin,
+    ) -> Result<Result<(), NodeError>, ApiError> {
+        let moved_on = tokio::select! {
+            done = &mut work => return Ok(done),
+            row = live.wait_until(Duration::MAX, |row| row.state != while_it_is) => {
+                row.is_none_or(|row| row.state != while_it_is)
+            }
+        };
+        if !moved_on {
+            // The server stops. The node ends with it, and what is under way is found by the next one.
+            return Ok(work.await);
+        }
+        let (done, stopped) = tokio::join!(work, self.node().stop(live.id));
+        let failed = |error| ApiError::internal(format!("stopping the start of sandbox {}", live.id), error);
+        stopped.map_err(failed)?;
+        Ok(done)
+    }
+
+    /// With the memory it had; from its disk alone if that is gone, which the row says before anything runs.
+    async fn resume(&self, live: &Live, row: &SandboxRow) -> Result<Next, ApiError> {
+        let id = live.id;
+        let lost = row.memory_restored == Some(false);
+        let order = order(row, Disk::Kept);
+        let work = if lost { self.node().start(order) } else { self.node().wake(order) };
+        let woken = self.unless_moved_on(live, State::Resuming, work).await?;
+        match woken {
+            Ok(()) => {
+                live.note_start_error(None);
+                self.report(live, Event::Thawed, |row| row.memory_restored = Some(!lost)).await?;
+            }
+            Err(error @ NodeError::MemoryGone(_)) => {
+                tracing::error!(
+                    sandbox = %id, error = &error as &dyn std::error::Error,
+                    "a paused sandbox cannot go on where it stood; it starts from its disk",
+                );
+                let noted = self.change(live, |row| {
+                    let resuming = row.state == State::Resuming;
+                    let next = SandboxRow { memory_restored: Some(false), ..row.clone() };
+                    Ok(if resuming { Step::save(next) } else { Step::Stay })
+                });
+                match noted.await {
+                    Err(error) if error.kind() != Kind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Err(NodeError::DiskGone) => {
+                live.note_start_error(Some(NodeError::DiskGone));
+                self.report(live, Event::Ended, |row| row.reason = Some(Reason::HostLost)).await?;
+            }
+            Err(error) => {
+                tracing::warn!(sandbox = %id, error = &error as &dyn std::error::Error, "a wake failed");
+                live.note_start_error(Some(error));
+                self.report(live, Event::BootFailed, |_| {}).await?;
             }
         }
         Ok(Next::Look)
@@ -140,6 +214,11 @@ impl AppState {
             Err(error) => Err(error),
         }
     }
+}
+
+fn order(row: &SandboxRow, disk: Disk) -> Order {
+    let id = row.id;
+    Order { id, shape: row.shape, hostname: format!("sandbox-{}", &id.to_string()[..8]), disk }
 }
 
 enum Next {

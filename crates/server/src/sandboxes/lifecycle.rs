@@ -16,14 +16,13 @@ use super::create::no_room;
 use super::live::{Live, not_found, parse_id};
 use super::record::{deleted_record, live_record};
 use crate::call::Call;
-use crate::clock::{now_ms, seconds};
-use crate::error::{ApiError, Kind};
-use crate::fields::int;
+use crate::clock::now_ms;
+use crate::error::ApiError;
 use crate::idempotency::{Answer, Keep};
 use crate::{AppState, Caller};
 
 pub(super) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(stop)).routes(routes!(restart)).routes(routes!(wake)).routes(routes!(delete))
+    OpenApiRouter::new().routes(routes!(stop)).routes(routes!(restart)).routes(routes!(delete))
 }
 
 /// End the machine, keep the disk. Fine on one that is stopped.
@@ -57,22 +56,6 @@ async fn restart(Extract(app): Extract<AppState>, Path(id): Path<String>, call: 
         let row = live.settled(wait).await.ok_or_else(not_found)?;
         no_room(&live, &row)?;
         Answer::json(&live_record(&live, &row))
-    })
-    .await
-}
-
-/// Go on with a paused sandbox. No sandbox of this server is ever paused yet.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/~wake", tag = "sandboxes", params(("id" = String, Path)), responses(
-    (status = 200, body = Sandbox), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-async fn wake(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Call) -> Response {
-    app.answer_once(call, |app, call| async move {
-        let mut fields = call.fields()?;
-        fields.opt("timeoutSeconds", int(0..=super::fields::DAY));
-        fields.finish()?;
-        let live = app.reach(&call.caller, &id).await?;
-        live.touch();
-        let state = live.row()?.state;
-        Err(ApiError::new(Kind::NotPaused, format!("The sandbox is {}, not paused.", state.as_str())))
     })
     .await
 }
@@ -112,26 +95,6 @@ impl AppState {
                 let Some(mut next) = apply(row, Event::Stop)? else { return Ok(Step::Stay) };
                 next.operation = Some(Operation::Stop);
                 next.reason = Some(reason);
-                Ok(Step::save(next))
-            })
-            .await?;
-        if row.state == State::Stopping {
-            self.nudge(live);
-        }
-        Ok(())
-    }
-
-    /// The same for one that nobody used, unless somebody does by now.
-    pub(crate) async fn stop_if_idle(&self, live: &Arc<Live>) -> Result<(), ApiError> {
-        let row = self
-            .change(live, |row| {
-                let idle_since = now_ms() - seconds(row.idle_seconds);
-                if row.idle_seconds == 0 || live.is_busy() || live.last_active() > idle_since {
-                    return Ok(Step::Stay);
-                }
-                let Some(mut next) = apply(row, Event::Stop)? else { return Ok(Step::Stay) };
-                next.operation = Some(Operation::Stop);
-                next.reason = Some(Reason::Idle);
                 Ok(Step::save(next))
             })
             .await?;

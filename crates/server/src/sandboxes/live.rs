@@ -11,9 +11,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::pause::Wake;
 use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
 use crate::{AppState, Caller};
+
+const CPU_EVERY: Duration = Duration::from_secs(5);
+/// What uses this part of a CPU is not idle.
+const BUSY_PART: u128 = 40;
 
 pub struct Live {
     pub id: SandboxId,
@@ -25,9 +30,11 @@ pub struct Live {
     /// Calls into it that are under way.
     busy: AtomicUsize,
     work: Mutex<Work>,
+    /// When its CPU time was last measured, and what it was.
+    cpu: Mutex<Option<(Instant, u64)>>,
     /// A task is looking whether a limit is reached.
     limiting: AtomicBool,
-    /// Why the last start failed, for the one who asked for it.
+    /// Why the last start, pause or wake failed, for the one who asked for it.
     start_error: Mutex<Option<NodeError>>,
 }
 
@@ -49,6 +56,7 @@ impl Live {
             last_active: AtomicI64::new(last_active),
             busy: AtomicUsize::new(0),
             work: Mutex::new(Work::Asleep),
+            cpu: Mutex::new(None),
             limiting: AtomicBool::new(false),
             start_error: Mutex::new(None),
         }
@@ -89,6 +97,24 @@ impl Live {
 
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    fn cpu(&self) -> std::sync::MutexGuard<'_, Option<(Instant, u64)>> {
+        self.cpu.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is time to measure its CPU time again.
+    pub(crate) fn cpu_is_due(&self, now: Instant) -> bool {
+        self.cpu().is_none_or(|(then, _)| now.duration_since(then) >= CPU_EVERY)
+    }
+
+    /// Takes note of its CPU time. True if it used enough since the last time to count as active.
+    pub(crate) fn note_cpu(&self, now: Instant, cpu_ns: u64) -> bool {
+        let before = self.cpu().replace((now, cpu_ns));
+        before.is_some_and(|(then, before_ns)| {
+            let used = u128::from(cpu_ns.saturating_sub(before_ns));
+            used * BUSY_PART >= now.duration_since(then).as_nanos()
+        })
     }
 
     /// Waits until `done` holds of the row, or it is deleted, or the time is over, or the server stops; then whatever is.
@@ -174,16 +200,35 @@ pub struct Ready {
 }
 
 impl Ready {
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
     fn new(live: Arc<Live>, row: Arc<SandboxRow>) -> Self {
         live.busy.fetch_add(1, Ordering::Relaxed);
         live.touch();
         Self { id: live.id, row, live }
     }
 
-    /// Ends when the sandbox no longer runs: for streams that would wait for more.
-    pub async fn ended(&self) {
+    /// Waits while the sandbox is paused, or on its way there or back: what was begun in it goes on after the wake.
+    pub(crate) async fn back(&self) -> Result<(), ApiError> {
         let mut rows = self.live.row.subscribe();
-        let _ = rows.wait_for(|row| row.as_deref().is_none_or(|row| row.state != State::Running)).await;
+        let there = |row: &Option<Arc<SandboxRow>>| {
+            row.as_deref().is_none_or(|row| matches!(row.state, State::Running | State::Stopping | State::Stopped))
+        };
+        // The sender lives as long as `self`.
+        let row = rows.wait_for(there).await.map_err(|_| not_found())?;
+        match row.as_deref().map(|row| row.state) {
+            None => Err(not_found()),
+            Some(State::Running) => Ok(()),
+            Some(_) => Err(stopped()),
+        }
+    }
+
+    /// It stands still, or is about to, or about to go on.
+    pub(crate) fn is_away(&self) -> bool {
+        let row = self.live.peek();
+        row.is_some_and(|row| matches!(row.state, State::Pausing | State::Paused | State::Resuming))
     }
 }
 
@@ -203,20 +248,34 @@ impl AppState {
         if caller.reaches(row.credential) { Ok(live) } else { Err(not_found()) }
     }
 
-    /// The same for a call into the sandbox: waits while it starts, refuses one that is stopped or paused.
+    /// The same for a call into the sandbox: wakes it, waits while it starts, refuses one that is stopped.
     pub async fn ready(&self, caller: &Caller, id: &str) -> Result<Ready, ApiError> {
         let live = self.reach(caller, id).await?;
+        self.ready_again(live).await
+    }
+
+    /// For one that was reached before.
+    pub(crate) async fn ready_again(&self, live: Arc<Live>) -> Result<Ready, ApiError> {
         let until = Instant::now() + self.config().ready_wait;
         let mut row = live.row()?;
+        let mut woken = false;
         loop {
             match row.state {
                 State::Running => return Ok(Ready::new(live, row)),
-                State::Stopping | State::Stopped => {
-                    return Err(ApiError::new(Kind::SandboxStopped, "The sandbox is stopped.")
-                        .hint("Restart it: its disk is kept unless the record says otherwise."));
+                State::Stopping | State::Stopped => return Err(stopped()),
+                State::Pausing | State::Paused if !row.auto_wake => {
+                    return Err(ApiError::new(Kind::SandboxPaused, "The sandbox is paused.").hint("Wake it first."));
+                }
+                State::Paused if woken => {
+                    // Perhaps it was woken, and paused again by somebody: only a failure is an answer.
+                    if let Some(error) = live.start_error() {
+                        return Err(error.into());
+                    }
+                    self.wake_for_call(&live).await?;
                 }
                 State::Pausing | State::Paused => {
-                    return Err(ApiError::new(Kind::SandboxPaused, "The sandbox is paused.").hint("Wake it first."));
+                    woken = true;
+                    self.wake_for_call(&live).await?;
                 }
                 State::Starting | State::Resuming => {}
             }
@@ -227,10 +286,42 @@ impl AppState {
             row = live.settled(left).await.ok_or_else(not_found)?;
         }
     }
+
+    /// One that moved on by itself since it was looked at is looked at again.
+    async fn wake_for_call(&self, live: &Arc<Live>) -> Result<(), ApiError> {
+        match self.wake_up(live, Wake::Call).await {
+            Err(error) if error.kind() == Kind::NotPaused => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn stopped() -> ApiError {
+    ApiError::new(Kind::SandboxStopped, "The sandbox is stopped.")
+        .hint("Restart it: its disk is kept unless the record says otherwise.")
 }
 
 /// Only the one spelling of an id that we give out.
 pub(crate) fn parse_id(text: &str) -> Result<SandboxId, ApiError> {
     let id: SandboxId = text.parse().map_err(|_| not_found())?;
     if id.to_string() == text { Ok(id) } else { Err(not_found()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fortieth_of_a_cpu_is_activity_and_less_is_not() {
+        let live = Live::new(crate::test_rows::row().id, None, CancellationToken::new());
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(live.cpu_is_due(start) && !live.note_cpu(start, 7_000_000_000));
+        assert!(!live.cpu_is_due(at(4)) && live.cpu_is_due(at(5)));
+        assert!(live.note_cpu(at(5), 7_125_000_000));
+        assert!(!live.note_cpu(at(10), 7_249_000_000));
+        // Another machine counts from nothing.
+        assert!(!live.note_cpu(at(15), 1_000_000));
+        assert!(live.note_cpu(at(20), 2_000_000_000));
+    }
 }

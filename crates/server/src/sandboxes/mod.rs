@@ -13,6 +13,7 @@ mod fields;
 mod find;
 mod lifecycle;
 mod live;
+mod pause;
 mod record;
 mod registry;
 mod settings;
@@ -33,5 +34,6 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .merge(create::router())
         .merge(find::router())
         .merge(lifecycle::router())
+        .merge(pause::router())
         .merge(settings::router())
 }

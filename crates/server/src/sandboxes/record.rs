@@ -29,7 +29,8 @@ pub(crate) fn record(row: &SandboxRow) -> Sandbox {
     let ahead = now_ms() + AHEAD_MS;
     let expires = match row.state {
         State::Stopped => row.ended_at,
-        _ => Some(row.ends_at.map_or(ahead, |ends| ends.min(ahead))),
+        State::Running => Some(row.ends_at.map_or(ahead, |ends| ends.min(ahead))),
+        _ => Some(ahead),
     };
     let kept_since = match row.state {
         State::Paused => row.paused_at,

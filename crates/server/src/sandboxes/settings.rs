@@ -77,6 +77,7 @@ async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
             next.on_limit = on_limit.unwrap_or(row.on_limit);
             if let Some(timeout) = timeout {
                 next.timeout_seconds = timeout;
+                // A paused one counts from its next wake.
                 let runs = row.state == State::Running && timeout > 0;
                 next.ends_at = runs.then(|| now_ms() + seconds(timeout));
             }

@@ -86,7 +86,7 @@ async fn a_delete_of_one_that_starts_leaves_nothing() {
 #[tokio::test]
 async fn a_time_limit_stops_with_the_disk_kept() {
     let stack = Stack::start().await;
-    let made = stack.sandbox(json!({"timeoutSeconds": 60, "onTimeout": "delete"})).await;
+    let made = stack.sandbox(json!({"timeoutSeconds": 60, "onTimeout": "stop"})).await;
     let id = made["id"].as_str().unwrap().to_owned();
     stack.rewrite(&id, |row| row.ends_at = Some(1)).await;
     let stack = stack.killed_and_started().await;

@@ -6,6 +6,7 @@ mod keys;
 mod lifecycle;
 mod names;
 mod node;
+mod pause;
 mod recovery;
 mod stack;
 mod validation;

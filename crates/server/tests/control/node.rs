@@ -18,6 +18,7 @@ pub(crate) const MEMORY_MIB: u64 = 8192;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Machine {
     running: bool,
+    paused: bool,
 }
 
 pub(crate) struct MemoryNode {
@@ -28,6 +29,8 @@ pub(crate) struct MemoryNode {
     refusals: Mutex<Vec<NodeError>>,
     starts: Mutex<Vec<(SandboxId, Disk)>>,
     live_processes: Mutex<u32>,
+    /// What the next wakes answer.
+    wake_refusals: Mutex<Vec<NodeError>>,
     asked: AtomicUsize,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -40,6 +43,7 @@ impl MemoryNode {
             refusals: Mutex::default(),
             starts: Mutex::default(),
             live_processes: Mutex::new(0),
+            wake_refusals: Mutex::default(),
             asked: AtomicUsize::new(0),
             events: broadcast::channel(16).0,
         })
@@ -51,6 +55,10 @@ impl MemoryNode {
 
     pub(crate) fn refuse_next_start(&self, error: NodeError) {
         self.refusals.lock().unwrap().push(error);
+    }
+
+    pub(crate) fn refuse_next_wake(&self, error: NodeError) {
+        self.wake_refusals.lock().unwrap().push(error);
     }
 
     pub(crate) fn starts(&self) -> Vec<(SandboxId, Disk)> {
@@ -69,7 +77,9 @@ impl MemoryNode {
     /// As if its helper process was killed; nobody is told.
     pub(crate) fn kill_silently(&self, id: &str) {
         let id: SandboxId = id.parse().unwrap();
-        self.machines.lock().unwrap().get_mut(&id).unwrap().running = false;
+        let mut machines = self.machines.lock().unwrap();
+        let machine = machines.get_mut(&id).unwrap();
+        (machine.running, machine.paused) = (false, false);
     }
 
     pub(crate) fn kill(&self, id: &str) {
@@ -79,7 +89,7 @@ impl MemoryNode {
     }
 
     pub(crate) fn add_machine(&self, id: SandboxId, running: bool) {
-        self.machines.lock().unwrap().insert(id, Machine { running });
+        self.machines.lock().unwrap().insert(id, Machine { running, paused: false });
     }
 
     pub(crate) fn has(&self, id: &str) -> bool {
@@ -102,19 +112,43 @@ impl Node for MemoryNode {
         self.gate.subscribe().wait_for(|open| *open).await.unwrap();
         if let Some(error) = self.refusals.lock().unwrap().pop() {
             // Half made: what the undo has to take away.
-            self.machines.lock().unwrap().insert(order.id, Machine { running: false });
+            self.machines.lock().unwrap().insert(order.id, Machine { running: false, paused: false });
             return Err(error);
         }
         if order.disk == Disk::Kept && !self.machines.lock().unwrap().contains_key(&order.id) {
             return Err(NodeError::DiskGone);
         }
-        self.machines.lock().unwrap().insert(order.id, Machine { running: true });
+        self.machines.lock().unwrap().insert(order.id, Machine { running: true, paused: false });
         Ok(())
+    }
+
+    async fn pause(&self, id: SandboxId) -> Result<(), NodeError> {
+        match self.machines.lock().unwrap().get_mut(&id) {
+            Some(machine) if machine.running || machine.paused => {
+                (machine.running, machine.paused) = (false, true);
+                Ok(())
+            }
+            _ => Err(NodeError::NotRunning),
+        }
+    }
+
+    async fn wake(&self, order: Order) -> Result<(), NodeError> {
+        self.gate.subscribe().wait_for(|open| *open).await.unwrap();
+        if let Some(error) = self.wake_refusals.lock().unwrap().pop() {
+            return Err(error);
+        }
+        match self.machines.lock().unwrap().get_mut(&order.id) {
+            Some(machine) if machine.running || machine.paused => {
+                (machine.running, machine.paused) = (true, false);
+                Ok(())
+            }
+            _ => Err(NodeError::MemoryGone("there is none".to_owned())),
+        }
     }
 
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
         if let Some(machine) = self.machines.lock().unwrap().get_mut(&id) {
-            machine.running = false;
+            (machine.running, machine.paused) = (false, false);
         }
         Ok(())
     }
@@ -161,7 +195,10 @@ impl Node for MemoryNode {
         let machines = self.machines.lock().unwrap();
         Ok(machines
             .iter()
-            .map(|(id, machine)| MachineStatus { id: *id, running: machine.running, disk: true })
+            .map(|(id, machine)| {
+                let Machine { running, paused } = *machine;
+                MachineStatus { id: *id, running, paused, disk: true }
+            })
             .collect())
     }
 
@@ -174,6 +211,6 @@ impl Node for MemoryNode {
     }
 
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "memory", cores: 2, memory_mib: MEMORY_MIB, image: "none".to_owned() }
+        HostFacts { engine: "memory", cores: 2, memory_mib: MEMORY_MIB, image: "none".to_owned(), pauses: true }
     }
 }

@@ -106,7 +106,7 @@ async fn a_deletion_that_was_acknowledged_is_finished() {
 }
 
 #[tokio::test]
-async fn an_idle_sandbox_stops_and_a_busy_one_does_not() {
+async fn an_idle_sandbox_is_paused_and_a_busy_one_is_not() {
     let stack = Stack::start().await;
     let made = stack.sandbox(json!({"idlePauseSeconds": 60})).await;
     let id = made["id"].as_str().unwrap().to_owned();
@@ -117,8 +117,9 @@ async fn an_idle_sandbox_stops_and_a_busy_one_does_not() {
     eventually("its agent was asked and it lives", async || stack.node.asked() > 0).await;
     assert!(stack.node.running(&id));
     stack.node.set_live_processes(0);
-    eventually("it stopped", async || !stack.node.running(&id)).await;
-    let stopped = stack.wait_for(&id, "stopped").await;
-    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("idle"), &json!(true)));
+    eventually("it stands still", async || !stack.node.running(&id)).await;
+    let paused = stack.wait_for(&id, "paused").await;
+    assert_eq!((&paused["stopReason"], &paused["diskKept"]), (&json!("idle"), &json!(false)));
+    assert!(paused["pausedAt"].is_string());
     stack.stop().await;
 }

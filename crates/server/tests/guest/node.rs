@@ -113,6 +113,14 @@ impl Node for LocalNode {
         Ok(())
     }
 
+    async fn pause(&self, _id: SandboxId) -> Result<(), NodeError> {
+        Err(NodeError::Unsupported("pausing"))
+    }
+
+    async fn wake(&self, _order: Order) -> Result<(), NodeError> {
+        Err(NodeError::Unsupported("pausing"))
+    }
+
     /// An agent that is not the first process ends with its input, and ends what it started.
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
         self.machines.lock().await.remove(&id);
@@ -134,7 +142,7 @@ impl Node for LocalNode {
 
     async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
         let machines = self.machines.lock().await;
-        Ok(machines.keys().map(|id| MachineStatus { id: *id, running: true, disk: true }).collect())
+        Ok(machines.keys().map(|id| MachineStatus { id: *id, running: true, paused: false, disk: true }).collect())
     }
 
     async fn usage(&self, _id: SandboxId) -> Result<Usage, NodeError> {
@@ -146,6 +154,6 @@ impl Node for LocalNode {
     }
 
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "gvisor", cores: 2, memory_mib: 1 << 20, image: "test".to_owned() }
+        HostFacts { engine: "gvisor", cores: 2, memory_mib: 1 << 20, image: "test".to_owned(), pauses: false }
     }
 }

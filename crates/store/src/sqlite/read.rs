@@ -249,8 +249,8 @@ pub(super) async fn sandbox_ids(db: &SqlitePool) -> Result<Vec<SandboxId>, Store
 pub(super) async fn expired(db: &SqlitePool, now: i64) -> Result<Vec<SandboxId>, StoreError> {
     let step = "listing sandboxes past their retention";
     let texts: Vec<String> = sqlx::query_scalar(
-        "select id from sandboxes where state = 'stopped' and retention_days is not null \
-         and ended_at + retention_days * 86400000 <= $1",
+        "select id from sandboxes where retention_days is not null and case state when 'stopped' then ended_at \
+         when 'paused' then paused_at end + retention_days * 86400000 <= $1",
     )
     .bind(now)
     .fetch_all(db)

@@ -208,6 +208,11 @@ impl Bundle {
     }
 }
 
+/// Where something is mounted: a saved machine needs all of them again.
+pub(super) fn destinations() -> Vec<String> {
+    mounts(Path::new(""), 0).iter().map(|mount| mount.destination.to_owned()).collect()
+}
+
 fn mounts(agent: &Path, memory_bytes: u64) -> Vec<Mount> {
     let plain = |destination, kind: &'static str| Mount { destination, kind, source: kind.into(), options: Vec::new() };
     let mut mounts =

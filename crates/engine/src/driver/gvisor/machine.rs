@@ -1,5 +1,6 @@
 //! A gVisor machine as the server holds it: the tie to its shim, and what can be done with it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::frozen::GvisorFrozen;
 use super::{Gvisor, Places, paths};
-use crate::driver::{Booted, Dial, Driver, DriverError, End, Identity, Notice, Reader, Writer};
+use crate::driver::{Booted, Dial, Driver, DriverError, End, Frozen, Identity, Notice, Reader, StillBooted, Writer};
 use crate::host_state::chain;
 use crate::shim::wire::{self, Ask, Say};
 
@@ -23,19 +25,22 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 /// Between attempts to give a machine a new shim, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A shim answers at once; the host may be busy.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+const TELL_ATTEMPTS: usize = 3;
 
 /// A connection to a shim.
 pub(super) struct Tie {
     stream: UnixStream,
     unread: Vec<u8>,
-    said: std::collections::VecDeque<Say>,
+    said: VecDeque<Say>,
     /// The shim, where this server is its parent: kept so that it is reaped.
     _child: Option<tokio::process::Child>,
 }
 
 impl Tie {
     pub(super) fn new(stream: UnixStream, child: Option<tokio::process::Child>) -> Self {
-        Self { stream, unread: Vec::new(), said: std::collections::VecDeque::new(), _child: child }
+        Self { stream, unread: Vec::new(), said: VecDeque::new(), _child: child }
     }
 
     /// What the shim says next; `None` once it is gone. Cancel-safe.
@@ -52,18 +57,22 @@ impl Tie {
         }
     }
 
-    async fn ask(&mut self, ask: Ask) -> std::io::Result<()> {
+    pub(super) async fn ask(&mut self, ask: Ask) -> std::io::Result<()> {
         self.stream.write_all(&wire::line(&ask)).await
     }
 }
 
 pub(super) struct GvisorMachine {
-    driver: Gvisor,
-    id: SandboxId,
-    identity: Identity,
+    pub(super) driver: Gvisor,
+    pub(super) id: SandboxId,
+    pub(super) identity: Identity,
     group: Group,
     /// `None`: it has no shim, and gets one.
     tie: Option<Tie>,
+    /// It is to stand still.
+    pub(super) still: bool,
+    /// Heard while something else was waited for.
+    heard: VecDeque<Notice>,
     replacing: Option<JoinHandle<Result<Option<Tie>, DriverError>>>,
     /// How long the next attempt waits once one has failed, and until when.
     pause: Duration,
@@ -98,13 +107,25 @@ impl GvisorMachine {
         id: SandboxId,
         identity: Identity,
         tie: Option<Tie>,
+        still: bool,
     ) -> Result<Self, DriverError> {
         let options = &driver.inner.options;
         let name = driver.inner.cgroup(id);
         let group = Group::open(&options.cgroups, &options.cgroup_parent, &name)
             .map_err(|e| DriverError::new("open the control group", &name, e))?
             .ok_or_else(|| DriverError::new("open the control group", &name, "there is none"))?;
-        Ok(Self { driver, id, identity, group, tie, replacing: None, pause: FIRST_PAUSE, not_before: None })
+        Ok(Self {
+            driver,
+            id,
+            identity,
+            group,
+            tie,
+            still,
+            heard: VecDeque::new(),
+            replacing: None,
+            pause: FIRST_PAUSE,
+            not_before: None,
+        })
     }
 
     /// The tie broke: the machine has ended, or only its shim has and another is put in its place. Cancel-safe, since
@@ -125,6 +146,54 @@ impl GvisorMachine {
         self.tie = result.map_err(|e| DriverError::new("replace the shim of", self.id, e))??;
         Ok(self.tie.is_some())
     }
+
+    /// It stands still, or does not: if that is not what it should, the shim is told again.
+    async fn hold_to(&mut self, stands_still: bool) {
+        if stands_still != self.still
+            && let Some(tie) = &mut self.tie
+        {
+            let ask = if self.still { Ask::Freeze } else { Ask::Thaw };
+            // If it fails, the tie is broken, which the next notice finds.
+            let _ = tie.ask(ask).await;
+        }
+    }
+
+    /// Has the shim do something and waits for its word. A shim that is gone meanwhile is replaced and asked again: both
+    /// things it can be asked are fine when they are done already.
+    pub(super) async fn told(&mut self, ask: Ask, done: &Say, limit: Duration) -> Result<(), DriverError> {
+        let id = self.id;
+        let fail = |why: String| DriverError::new("have the shim do it to", id, why);
+        let end = Instant::now() + limit;
+        for _ in 0..TELL_ATTEMPTS {
+            if self.tie.is_none() && !self.mend().await? {
+                self.heard.push_back(Notice::Ended(End { cause: "it ended together with its shim".to_owned() }));
+                return Err(fail("it has ended".to_owned()));
+            }
+            let Some(tie) = &mut self.tie else { continue };
+            if tie.ask(ask).await.is_err() {
+                self.tie = None;
+                continue;
+            }
+            loop {
+                match tokio::time::timeout_at(end, tie.next()).await {
+                    Ok(Some(said)) if said == *done => return Ok(()),
+                    Ok(Some(Say::Failed { cause })) => return Err(fail(cause)),
+                    Ok(Some(Say::OutOfMemory)) => self.heard.push_back(Notice::OutOfMemory),
+                    Ok(Some(Say::Ended(end))) => {
+                        self.heard.push_back(Notice::Ended(End { cause: end.cause }));
+                        return Err(fail("it has ended".to_owned()));
+                    }
+                    Ok(Some(Say::Running { .. } | Say::Frozen | Say::Thawed | Say::Unknown)) => {}
+                    Ok(None) => {
+                        self.tie = None;
+                        break;
+                    }
+                    Err(_) => return Err(fail("it did not answer in time".to_owned())),
+                }
+            }
+        }
+        Err(fail("its shim ends again and again".to_owned()))
+    }
 }
 
 #[async_trait]
@@ -142,6 +211,9 @@ impl Booted for GvisorMachine {
     }
 
     async fn notice(&mut self) -> Notice {
+        if let Some(notice) = self.heard.pop_front() {
+            return notice;
+        }
         loop {
             let Some(tie) = &mut self.tie else {
                 match self.mend().await {
@@ -160,8 +232,14 @@ impl Booted for GvisorMachine {
             match tie.next().await {
                 Some(Say::OutOfMemory) => return Notice::OutOfMemory,
                 Some(Say::Ended(end)) => return Notice::Ended(End { cause: end.cause }),
-                Some(Say::Running { .. }) => (self.pause, self.not_before) = (FIRST_PAUSE, None),
-                Some(Say::Unknown) => {}
+                Some(Say::Running { frozen, .. }) => {
+                    (self.pause, self.not_before) = (FIRST_PAUSE, None);
+                    self.hold_to(frozen).await;
+                }
+                // The late answer to something that was given up on.
+                Some(Say::Frozen) => self.hold_to(true).await,
+                Some(Say::Thawed) => self.hold_to(false).await,
+                Some(Say::Failed { .. } | Say::Unknown) => {}
                 None => self.tie = None,
             }
         }
@@ -171,6 +249,16 @@ impl Booted for GvisorMachine {
         if let Some(tie) = &mut self.tie {
             // If it fails, the tie is broken, which the next notice finds.
             let _ = tie.ask(Ask::Relieved).await;
+        }
+    }
+
+    async fn freeze(mut self: Box<Self>) -> Result<Box<dyn Frozen>, StillBooted> {
+        match self.told(Ask::Freeze, &Say::Frozen, FREEZE_LIMIT).await {
+            Ok(()) => {
+                self.still = true;
+                Ok(Box::new(GvisorFrozen(*self)))
+            }
+            Err(error) => Err(StillBooted { machine: self, error }),
         }
     }
 

@@ -20,19 +20,22 @@ use runtime_model::SandboxId;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::{Booted, Driver, DriverError, Plan};
+use super::{Adopted, Booted, Driver, DriverError, Plan, RestoreError, Saved};
 use crate::agent_file::AgentFile;
-use crate::host_state::host_name;
+use crate::host_state::{chain, host_name};
 use crate::shim::wire::Say;
 use crate::shim::{SUBCOMMAND, Spec};
 
 mod bundle;
 mod clean;
+mod frozen;
 mod machine;
 pub(crate) mod record;
 pub(crate) mod runsc;
+pub(crate) mod saved;
 pub(crate) mod urpc;
 
+use frozen::GvisorFrozen;
 use machine::{GvisorMachine, Tie};
 use record::Machine;
 use runsc::Runsc;
@@ -89,6 +92,8 @@ struct Inner {
     options: GvisorOptions,
     /// Groups of this data directory begin with it: the parent is shared with others.
     cgroup_prefix: String,
+    /// What a machine of ours is like, and one that is to be restored must have been.
+    kind: saved::Kind,
 }
 
 impl Gvisor {
@@ -103,7 +108,13 @@ impl Gvisor {
             let version = &options.runsc.version;
             tracing::warn!(%version, "this runsc is not the tested one: its command line is used, which is slower");
         }
-        Ok(Self { inner: Arc::new(Inner { runsc, direct, options, cgroup_prefix: format!("{name}-") }) })
+        let kind = saved::Kind {
+            engine: "gvisor".to_owned(),
+            runsc: saved::digest_of(&runsc.path).map_err(|e| DriverError::new("read", runsc.path.display(), e))?,
+            flags: runsc::FLAGS.iter().map(|flag| (*flag).to_owned()).collect(),
+            mounts: bundle::destinations(),
+        };
+        Ok(Self { inner: Arc::new(Inner { runsc, direct, options, cgroup_prefix: format!("{name}-"), kind }) })
     }
 }
 
@@ -121,7 +132,7 @@ impl Inner {
     }
 
     /// Everything a shim finds when it starts. Returns its socket.
-    fn lay_out(&self, plan: &Plan) -> Result<OwnedFd, DriverError> {
+    fn lay_out(&self, plan: &Plan, agent: &str, restore: Option<Saved>) -> Result<OwnedFd, DriverError> {
         let places = self.places(plan.id);
         make_dir(&places.machine_dir)?;
         make_dir(&places.run_dir)?;
@@ -135,7 +146,7 @@ impl Inner {
         let bundle = bundle::Bundle::new(&bundle::Parts {
             root: &plan.root,
             hostname: &plan.identity.hostname,
-            agent: self.options.agent.path(),
+            agent: &self.options.agent.sibling(agent),
             cgroups_path: format!("/{}/{cgroup}", self.options.cgroup_parent),
             limits: &plan.limits,
         });
@@ -146,9 +157,10 @@ impl Inner {
             direct: self.direct,
             cgroup_parent: self.options.cgroup_parent.clone(),
             cgroup,
-            agent: self.options.agent.digest().to_owned(),
+            agent: agent.to_owned(),
             identity: plan.identity.clone(),
             adopt: false,
+            restore,
             places,
         };
         self.listen(&spec)
@@ -193,6 +205,7 @@ impl Inner {
             agent: machine.agent,
             identity: machine.identity,
             adopt: true,
+            restore: None,
             places: places.clone(),
         };
         let socket = self.listen(&spec)?;
@@ -211,6 +224,73 @@ impl Inner {
     }
 }
 
+/// A start that did not come up, of which nothing is left.
+struct Failed {
+    error: DriverError,
+    /// The memory it was to come from is no good.
+    unusable: bool,
+}
+
+impl From<DriverError> for Failed {
+    fn from(error: DriverError) -> Self {
+        Self { error, unusable: false }
+    }
+}
+
+impl Gvisor {
+    async fn bring_up(&self, plan: Plan, agent: String, restore: Option<Saved>) -> Result<Box<dyn Booted>, Failed> {
+        let (id, places) = (plan.id, self.inner.places(plan.id));
+        let (identity, abort) = (plan.identity.clone(), plan.abort.clone());
+        let limit = if restore.is_some() { START_LIMIT + saved::LIMIT } else { START_LIMIT };
+        let started = async {
+            let inner = self.inner.clone();
+            let socket = blocking(move || inner.lay_out(&plan, &agent, restore)).await?;
+            let mut tie = self.inner.start_shim(&places.run_dir, socket).await?;
+            let said = tokio::select! {
+                biased;
+                // What is under way is swept below, with its shim.
+                () = abort.cancelled() => {
+                    return Err(DriverError::new("start sandbox", id, "it is no longer wanted").into());
+                }
+                said = tokio::time::timeout(limit, tie.next()) => said,
+            };
+            match said {
+                Ok(Some(Say::Running { create_ms, start_ms, .. })) => {
+                    tracing::debug!(sandbox = %id, create_ms, start_ms, "sandbox process started");
+                    Ok(tie)
+                }
+                Ok(Some(Say::Ended(end))) => {
+                    Err(Failed { error: DriverError::new("start sandbox", id, end.cause), unusable: end.unusable })
+                }
+                Ok(_) => Err(DriverError::new("start sandbox", id, "its shim ended without a word").into()),
+                Err(_) => Err(DriverError::new("start sandbox", id, "its shim did not finish in time").into()),
+            }
+        };
+        match started.await {
+            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, Some(tie), false)?)),
+            Err(failed) => {
+                self.clean(id).await?;
+                Err(failed)
+            }
+        }
+    }
+}
+
+/// Why a machine that was saved cannot run here.
+fn misfit(ours: &saved::Kind, theirs: &saved::Kind) -> Option<String> {
+    let differ = |what: &str| Some(format!("it was saved by {what} than this server has"));
+    if ours.engine != theirs.engine {
+        return differ("another engine");
+    }
+    if ours.runsc != theirs.runsc {
+        return differ("another build of runsc");
+    }
+    if ours.flags != theirs.flags || ours.mounts != theirs.mounts {
+        return differ("a server with other settings of runsc");
+    }
+    None
+}
+
 #[async_trait]
 impl Driver for Gvisor {
     fn name(&self) -> &'static str {
@@ -218,43 +298,42 @@ impl Driver for Gvisor {
     }
 
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError> {
-        let (id, places) = (plan.id, self.inner.places(plan.id));
-        let (identity, abort) = (plan.identity.clone(), plan.abort.clone());
-        let started = async {
-            let inner = self.inner.clone();
-            let socket = blocking(move || inner.lay_out(&plan)).await?;
-            let mut tie = self.inner.start_shim(&places.run_dir, socket).await?;
-            let said = tokio::select! {
-                biased;
-                // What is under way is swept below, with its shim.
-                () = abort.cancelled() => return Err(DriverError::new("start sandbox", id, "it is no longer wanted")),
-                said = tokio::time::timeout(START_LIMIT, tie.next()) => said,
-            };
-            match said {
-                Ok(Some(Say::Running { create_ms, start_ms })) => {
-                    tracing::debug!(sandbox = %id, create_ms, start_ms, "sandbox process started");
-                    Ok(tie)
-                }
-                Ok(Some(Say::Ended(end))) => Err(DriverError::new("start sandbox", id, end.cause)),
-                Ok(_) => Err(DriverError::new("start sandbox", id, "its shim ended without a word")),
-                Err(_) => Err(DriverError::new("start sandbox", id, "its shim did not finish in time")),
-            }
-        };
-        match started.await {
-            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, Some(tie))?)),
-            Err(error) => {
-                self.clean(id).await?;
-                Err(error)
-            }
-        }
+        let agent = self.inner.options.agent.digest().to_owned();
+        self.bring_up(plan, agent, None).await.map_err(|failed| failed.error)
     }
 
-    async fn adopt(&self, id: SandboxId) -> Result<Option<Box<dyn Booted>>, DriverError> {
+    fn pauses(&self) -> bool {
+        // The command line can do it as well; nobody has tried.
+        self.inner.direct
+    }
+
+    async fn restore(&self, plan: Plan, from: Saved) -> Result<Box<dyn Booted>, RestoreError> {
+        let (id, inner, dir) = (plan.id, self.inner.clone(), from.dir.clone());
+        let record =
+            blocking(move || saved::read_record(&dir).map_err(|e| DriverError::new("read the saved memory of", id, e)));
+        let record = record.await.map_err(|error| match error.source.downcast_ref::<saved::SavedError>() {
+            Some(saved::SavedError::Damaged { .. }) => RestoreError::Unusable(chain(&error)),
+            _ => RestoreError::Failed(error),
+        })?;
+        if let Some(what) = misfit(&inner.kind, &record.kind) {
+            return Err(RestoreError::Unusable(what));
+        }
+        if !inner.options.agent.sibling(&record.agent).is_file() {
+            return Err(RestoreError::Unusable(format!("the agent {} that ran in it is gone", record.agent)));
+        }
+        self.bring_up(plan, record.agent, Some(from)).await.map_err(|failed| {
+            if failed.unusable { RestoreError::Unusable(chain(&failed.error)) } else { failed.error.into() }
+        })
+    }
+
+    async fn adopt(&self, id: SandboxId) -> Result<Option<Adopted>, DriverError> {
         let places = self.inner.places(id);
         // A machine without a shim that answers gets one in its own time: what counts is whether its kernel runs.
         let mut tie = UnixStream::connect(places.run_dir.join(paths::SOCKET)).await.ok().map(|s| Tie::new(s, None));
+        let mut frozen = None;
         if let Some(held) = &mut tie {
             match tokio::time::timeout(ADOPT_LIMIT, held.next()).await {
+                Ok(Some(Say::Running { frozen: still, .. })) => frozen = Some(still),
                 Ok(Some(Say::Ended(_))) => return Ok(None),
                 // A shim that died with its server may still take one connection.
                 Ok(None) => tie = None,
@@ -262,7 +341,28 @@ impl Driver for Gvisor {
             }
         }
         let Some(machine) = self.inner.living_machine(&places)? else { return Ok(None) };
-        Ok(Some(Box::new(GvisorMachine::new(self.clone(), id, machine.identity, tie)?)))
+        let frozen = match frozen {
+            Some(frozen) => frozen,
+            None if !places.machine_dir.join(record::FROZEN).exists() => false,
+            // Only a shim can tell how that went.
+            None => {
+                let Some(mut held) = self.inner.replace_shim(id).await? else { return Ok(None) };
+                match tokio::time::timeout(ADOPT_LIMIT, held.next()).await {
+                    Ok(Some(Say::Running { frozen, .. })) => {
+                        tie = Some(held);
+                        frozen
+                    }
+                    Ok(Some(Say::Ended(_))) => return Ok(None),
+                    _ => return Err(DriverError::new("learn from a new shim how it is with", id, "it says nothing")),
+                }
+            }
+        };
+        let machine = GvisorMachine::new(self.clone(), id, machine.identity, tie, frozen)?;
+        Ok(Some(if frozen {
+            Adopted::Frozen(Box::new(GvisorFrozen(machine)))
+        } else {
+            Adopted::Booted(Box::new(machine))
+        }))
     }
 
     async fn trail(&self) -> Result<Vec<SandboxId>, DriverError> {

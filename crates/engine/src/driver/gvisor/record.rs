@@ -13,6 +13,8 @@ use crate::driver::Identity;
 
 pub(crate) const MACHINE: &str = "machine.json";
 pub(crate) const END: &str = "end.json";
+/// Its processes are held still.
+pub(crate) const FROZEN: &str = "frozen";
 /// Files longer than this are not ours.
 const LIMIT: u64 = 64 * 1024;
 
@@ -60,6 +62,9 @@ pub(crate) struct EndRecord {
     pub(crate) asked: bool,
     /// Times it ran out of memory.
     pub(crate) memory_shortages: u64,
+    /// It was to come from a saved memory that is no good.
+    #[serde(default)]
+    pub(crate) unusable: bool,
 }
 
 /// Puts a whole file in place of what was there. A reader sees the old or the new, never a piece.

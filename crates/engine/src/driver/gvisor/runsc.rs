@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Platform, network and disk are part of what a saved machine depends on: the same for all.
 /// The only mounts from the host are read-only files that never change, so they need no revalidation.
-const FLAGS: &[&str] = &[
+pub(crate) const FLAGS: &[&str] = &[
     "--platform=ptrace",
     "--network=none",
     "--overlay2=none",
