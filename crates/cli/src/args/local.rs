@@ -189,7 +189,7 @@ pub enum KeysArgs {
     /// Make a key; it is printed once, alone on stdout.
     #[command(after_help = "\
 A key sees and changes the sandboxes it made; an account-wide one those of every key. A read-only key reads the whole \
-account and changes nothing, so it is never account-wide as well.
+account, though nothing that is inside a sandbox, and changes nothing; so it is never account-wide as well.
 
 Examples:
   export RUNTIME_API_KEY=$(runtime keys create --name ci)
@@ -200,7 +200,7 @@ Examples:
         #[arg(long, value_parser = word)]
         name: Option<String>,
 
-        /// Reads the whole account, and changes nothing.
+        /// Reads the whole account, but not inside sandboxes, and changes nothing.
         #[arg(long, conflicts_with = "account_wide")]
         read_only: bool,
 

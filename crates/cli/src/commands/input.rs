@@ -116,13 +116,11 @@ mod tests {
 
     #[test]
     fn no_input_of_the_limit_takes_more_than_base64() {
-        let text = |byte: u8| String::from_utf8(vec![byte; LIMIT]).is_ok();
-        for byte in 0..=u8::MAX {
+        for byte in [0, b'\n', 0x1b, b'"', b'a', 0x7f, 0x80, 0xff] {
             let mut body = json!({});
             put(&mut body, vec![byte; LIMIT]);
             let length = body.to_string().len();
             assert!(length <= base64_length(LIMIT) + r#"{"stdinBase64":""}"#.len(), "{byte}: {length}");
-            assert!(text(byte) || body["stdinBase64"].is_string(), "{byte}");
         }
     }
 
