@@ -5,7 +5,7 @@ use std::io;
 use runtime_api::client::ClientError;
 use serde_json::{Value, json};
 
-use crate::args::values::show_dollars;
+use crate::args::values::{show_dollars, show_seconds};
 use crate::printer::{Printer, plain_lines};
 use crate::scan::UsageError;
 
@@ -145,8 +145,7 @@ fn issue(issue: &Value) -> String {
     let text = issue.get("message").and_then(Value::as_str).unwrap_or("is not accepted");
     let text = match path.as_str() {
         path if path.ends_with("Micros") => in_dollars(text),
-        // The option takes seconds.
-        path if path.ends_with("Ms") => format!("{text} (milliseconds)"),
+        path if path.ends_with("Ms") => in_seconds(text),
         _ => text.to_owned(),
     };
     let name = option_name(&path);
@@ -155,8 +154,9 @@ fn issue(issue: &Value) -> String {
 
 /// The option that a field of a request came from.
 fn option_name(path: &str) -> String {
-    let (field, rest) = match path.split_once('.') {
-        Some((field, rest)) => (field, Some(rest)),
+    // `env.A`, `argv[0]`, `argv.0`.
+    let (field, rest) = match path.find(['.', '[']) {
+        Some(at) => (&path[..at], Some(path[at + 1..].trim_end_matches(']'))),
         None => (path, None),
     };
     let option = match field {
@@ -185,10 +185,12 @@ fn option_name(path: &str) -> String {
         "state" => "--state",
         "depth" => "--depth",
         "glob" => "--glob",
+        "path" => "the path",
+        "hidden" => "--hidden",
         "command" | "argv" => "the command",
         "stdin" | "stdinBase64" => "the input",
         "network" => {
-            return match rest.and_then(|rest| rest.split('.').next()) {
+            return match rest.and_then(|rest| rest.split(['.', '[']).next()) {
                 Some("allow") => "--allow".into(),
                 Some("deny") => "--deny".into(),
                 Some("connect") => "--connect".into(),
@@ -199,13 +201,28 @@ fn option_name(path: &str) -> String {
     };
     match rest {
         // Whose label or variable it was; a position in a list says nothing to a person.
-        Some(rest) if rest.parse::<u64>().is_err() => format!("{option} {rest}"),
+        Some(rest) if rest.split(['.', ']']).next().is_none_or(|at| at.parse::<u64>().is_err()) => {
+            format!("{option} {rest}")
+        }
         _ => option.to_owned(),
     }
 }
 
-/// Every whole number of a text about microdollars, as dollars.
+/// A text about microdollars, in dollars.
 fn in_dollars(text: &str) -> String {
+    let micros = |micros: u64| i64::try_from(micros).map_or_else(|_| micros.to_string(), show_dollars);
+    with_numbers(text, micros).replace("microdollars", "dollars")
+}
+
+/// A text about milliseconds, in the seconds that the option takes. It takes whole ones: what is shorter is the first.
+fn in_seconds(text: &str) -> String {
+    let seconds = |ms: u64| show_seconds(if ms == 0 { 0 } else { ms.max(1000) });
+    let text = with_numbers(text, seconds);
+    if text.contains("milliseconds") { text.replace("milliseconds", "seconds") } else { format!("{text} (seconds)") }
+}
+
+/// Every whole number of a text, as `show` writes it.
+fn with_numbers(text: &str, show: impl Fn(u64) -> String) -> String {
     let mut out = String::new();
     let mut digits = String::new();
     for c in text.chars().chain(std::iter::once('\n')) {
@@ -214,12 +231,12 @@ fn in_dollars(text: &str) -> String {
             continue;
         }
         if !digits.is_empty() {
-            out.push_str(&digits.parse().map_or_else(|_| digits.clone(), show_dollars));
+            out.push_str(&digits.parse().map_or_else(|_| digits.clone(), &show));
             digits.clear();
         }
         out.push(c);
     }
-    out.trim_end().replace("microdollars", "dollars")
+    out.trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -235,6 +252,10 @@ mod tests {
             ("volumes.0", "--volume"),
             ("network.allow.2", "--allow"),
             ("argv.0", "the command"),
+            ("argv[0]", "the command"),
+            ("env.A", "--env A"),
+            ("volumes[1].path", "--volume"),
+            ("network.deny[0]", "--deny"),
             ("somethingNew", "somethingNew"),
         ] {
             assert_eq!(option_name(path), option);
@@ -244,8 +265,12 @@ mod tests {
             "--max-total-cost must be at least $0.0100"
         );
         assert_eq!(
-            issue(&json!({"path": "timeoutMs", "message": "must be at most 86400000"})),
-            "--timeout must be at most 86400000 (milliseconds)"
+            issue(&json!({"path": "timeoutMs", "message": "must be from 1 to 86400000"})),
+            "--timeout must be from 1 to 86400 (seconds)"
+        );
+        assert_eq!(
+            issue(&json!({"path": "waitMs", "message": "at most 1500 milliseconds"})),
+            "waitMs at most 1.5 seconds"
         );
         assert_eq!(issue(&json!({"message": "the body is empty"})), "the body is empty");
     }

@@ -7,6 +7,7 @@
 //! Results go to stdout and talk to stderr (`printer`); a mistake names what was probably meant (`scan`); a refusal reads
 //! in the words that were typed (`failure`).
 
+mod answer;
 pub mod args;
 mod commands;
 mod connect;
@@ -27,6 +28,7 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+pub use answer::{Answer, fail};
 pub use args::local::{DataDir, DoctorArgs, Engine, GuardsWhen, KeysArgs, Listen, Local, ServeArgs, SetupArgs};
 pub use doctor::{Check, Status, print_doctor};
 pub use printer::{facts, table};
@@ -149,8 +151,9 @@ fn parse_words(words: &[String]) -> Result<Meant, UsageError> {
         Scanned::Refused(mistake) => return Err(mistake),
         Scanned::Words(typed) => typed,
     };
-    let matches = tree.try_get_matches_from(typed).map_err(|error| explain(&error, words))?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| explain(&error, words))?;
+    let path = command_of(&typed, &tree);
+    let matches = tree.try_get_matches_from(typed).map_err(|error| explain(&error, &path))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| explain(&error, &path))?;
     let Some(word) = cli.command else { return client(ClientVerb::Overview) };
     match word {
         Word::Up(up) => client(ClientVerb::Up(up)),
@@ -175,8 +178,20 @@ fn help(tree: &clap::Command, path: &[String]) -> String {
     if std::io::stdout().is_terminal() { text.ansi().to_string() } else { text.to_string() }
 }
 
-/// What clap refuses, in our words: the option, then what is wrong with it.
-fn explain(error: &clap::Error, words: &[String]) -> UsageError {
+/// The names that lead to the command that was typed; what comes after them is not part of it.
+fn command_of(typed: &[String], tree: &clap::Command) -> Vec<String> {
+    let mut command = tree;
+    let mut path = Vec::new();
+    for word in typed.iter().skip(1).filter(|word| !word.starts_with('-')) {
+        let Some(sub) = command.find_subcommand(word) else { break };
+        command = sub;
+        path.push(sub.get_name().to_owned());
+    }
+    path
+}
+
+/// What clap refuses, in our words: the option, then what is wrong with it. `path` leads to the command.
+fn explain(error: &clap::Error, path: &[String]) -> UsageError {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
@@ -187,10 +202,10 @@ fn explain(error: &clap::Error, words: &[String]) -> UsageError {
     let short = if arg.starts_with("--") { arg.split(' ').next().unwrap_or_default().to_owned() } else { arg.clone() };
     let value = context(ContextKind::InvalidValue).unwrap_or_default();
     let message = match error.kind() {
-        ErrorKind::InvalidValue => {
-            let valid = context(ContextKind::ValidValue).unwrap_or_default();
-            format!("{short} is one of {valid}, not {value:?}")
-        }
+        ErrorKind::InvalidValue => match context(ContextKind::ValidValue).filter(|valid| !valid.is_empty()) {
+            Some(valid) => format!("{short} is one of {valid}, not {value:?}"),
+            None => format!("{short} needs a value, not {value:?}"),
+        },
         ErrorKind::ValueValidation => {
             let why =
                 std::error::Error::source(error).map_or_else(|| "is not accepted".to_owned(), ToString::to_string);
@@ -207,8 +222,7 @@ fn explain(error: &clap::Error, words: &[String]) -> UsageError {
             text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
         }
     };
-    let verbs: Vec<&str> = words.iter().map(String::as_str).take_while(|word| !word.starts_with('-')).take(2).collect();
-    UsageError::new(message).hint(format!("See: runtime {} --help", verbs.join(" ")))
+    UsageError::new(message).hint(format!("See: {} --help", scan::full_name(path)))
 }
 
 #[cfg(test)]

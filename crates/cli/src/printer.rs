@@ -84,9 +84,10 @@ pub fn table(headers: &[&str], rows: &[Vec<String>]) -> String {
 /// One fact per line, the words in one column.
 #[must_use]
 pub fn facts(facts: &[(String, String)]) -> String {
+    let facts: Vec<(String, String)> = facts.iter().map(|(name, value)| (plain(name), plain(value))).collect();
     let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let lines: Vec<String> =
-        facts.iter().map(|(name, value)| format!("{name:<width$}  {}", plain(value)).trim_end().to_owned()).collect();
+        facts.iter().map(|(name, value)| format!("{name:<width$}  {value}").trim_end().to_owned()).collect();
     lines.join("\n")
 }
 
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn facts_line_up() {
-        let list = [("id".to_owned(), "1".to_owned()), ("stop reason".to_owned(), "-".to_owned())];
-        assert_eq!(facts(&list), "id           1\nstop reason  -");
+        let list = [("id".to_owned(), "1".to_owned()), ("stop\treason".to_owned(), "-\u{7}".to_owned())];
+        assert_eq!(facts(&list), "id               1\nstop\\u{9}reason  -\\u{7}");
     }
 
     #[test]

@@ -182,6 +182,62 @@ fn values_are_refused_with_the_reason() {
 }
 
 #[test]
+fn nothing_is_no_value_where_a_name_is_meant() {
+    insta::assert_snapshot!(mistake(&["keys", "create", "--name", ""]), @r#"
+    --name needs a value, not ""
+    See: runtime keys create --help
+    "#);
+    for line in [
+        &["keys", "create", "--name= "][..],
+        &["keys", "revoke", ""],
+        &["sandboxes", "rm", ""],
+        &["sandboxes", "exec", "", "--", "ls"],
+        &["sandboxes", "update", "", "--name", "x"],
+        &["sandboxes", "stop", ""],
+        &["keys", "ls", "--data-dir", ""],
+        &["setup", "--data-dir="],
+    ] {
+        assert!(mistake(line).contains(" needs a value, not "), "{line:?}: {}", mistake(line));
+    }
+}
+
+#[test]
+fn a_key_reads_all_or_changes_all_and_not_both() {
+    insta::assert_snapshot!(mistake(&["keys", "create", "--read-only", "--account-wide"]), @r"
+    --read-only and --account-wide exclude each other
+    See: runtime keys create --help
+    ");
+    let help = shown_help(&["keys", "create", "--help"]);
+    let text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("A read-only key reads the whole account"), "{help}");
+    // An example that is refused teaches nothing.
+    for line in help.lines().filter(|line| line.contains("runtime keys")) {
+        let (_, line) = line.split_once("runtime ").expect("just seen");
+        let line: Vec<&str> = line.trim_end_matches(')').split_whitespace().collect();
+        assert!(line.contains(&"Usage:") || line.contains(&"[OPTIONS]") || matches!(meant(&line), Meant::Local(_)));
+    }
+}
+
+#[test]
+fn the_way_to_help_names_the_command_and_no_more() {
+    for (line, command) in [
+        (&["whoami", "x"][..], "whoami"),
+        (&["serve", "extra"], "serve"),
+        (&["completions", "xx"], "completions"),
+        (&["--json", "sbx", "get", "a", "b"], "sandboxes get"),
+        (&["sandboxes", "--json", "delete", "a", "b"], "sandboxes rm"),
+        (&["sandboxes", "stop", "stop", "stop"], "sandboxes stop"),
+        (&["keys", "ls", "ls"], "keys ls"),
+    ] {
+        let mistake = mistake(line);
+        let hint = mistake.lines().last().expect("a hint");
+        assert_eq!(hint, format!("See: runtime {command} --help"), "{line:?}");
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        assert!(matches!(meant(&words), Meant::Help(_)), "{line:?}: {hint} leads nowhere");
+    }
+}
+
+#[test]
 fn what_moved_and_what_is_not_there_yet_is_said() {
     insta::assert_snapshot!(mistake(&["run", "--", "ls"]), @r"
     `runtime run` is a verb of the sandbox product
@@ -328,11 +384,11 @@ fn the_words_that_others_rely_on() {
     };
     assert_eq!((doctor.engine, doctor.listen.port), (Engine::Qemu, 80));
     let Local::Keys(KeysArgs::Create { name, read_only, account_wide, .. }) =
-        local(&["keys", "create", "--name", "ci", "--read-only", "--account-wide"])
+        local(&["keys", "create", "--name", "ci", "--read-only"])
     else {
         panic!("keys")
     };
-    assert_eq!((name.as_deref(), read_only, account_wide), (Some("ci"), true, true));
+    assert_eq!((name.as_deref(), read_only, account_wide), (Some("ci"), true, false));
     assert!(matches!(local(&["keys", "ls"]), Local::Keys(KeysArgs::Ls { .. })));
     assert!(matches!(local(&["keys", "revoke", "abc"]), Local::Keys(KeysArgs::Revoke { id, .. }) if id == "abc"));
 }

@@ -10,7 +10,7 @@ use runtime_engine::prepare::EngineChoice;
 pub(crate) fn run(args: &DoctorArgs, json: bool) -> ExitCode {
     let engine: EngineChoice = match args.engine.as_str().parse().context("engine") {
         Ok(engine) => engine,
-        Err(error) => return crate::fail(&error),
+        Err(error) => return runtime_cli::fail(error, json),
     };
     let options = doctor::Options { data_dir: args.data.path(), engine, listen: args.listen.to_string() };
     let checks: Vec<Check> = doctor::run(&options).checks.into_iter().map(shown).collect();

@@ -7,7 +7,9 @@ mod setup;
 
 use std::process::ExitCode;
 
-use runtime_cli::{Local, Parsed};
+use anyhow::Context as _;
+use runtime_cli::{Answer, Local, Parsed};
+use serde_json::Value;
 
 /// The agent that runs in every sandbox, built by `build.rs`.
 static AGENT: &[u8] = include_bytes!(env!("RUNTIME_AGENT"));
@@ -26,27 +28,15 @@ fn main() -> ExitCode {
         Parsed::Local { command, json } => match command {
             Local::Setup(args) => setup::run(&args, json),
             Local::Doctor(args) => doctor::run(&args, json),
-            Local::Serve(args) => serve::run(&args),
+            Local::Serve(args) => serve::run(&args, json),
             Local::Keys(args) => keys::run(args, json),
         },
     }
 }
 
 fn print_api_document() -> ExitCode {
-    match runtime_server::openapi().to_pretty_json() {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("the API document cannot be written: {error}");
-            ExitCode::FAILURE
-        }
+    match runtime_server::openapi().to_pretty_json().context("the API document cannot be written") {
+        Ok(text) => Answer::new(text, Value::Null).finish(false),
+        Err(error) => runtime_cli::fail(error, false),
     }
-}
-
-/// Prints an error with everything that caused it.
-fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("Error: {error:#}");
-    ExitCode::FAILURE
 }

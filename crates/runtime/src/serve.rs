@@ -9,20 +9,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use runtime_cli::{GuardsWhen, Listen, ServeArgs};
+use anyhow::{Context, Result, anyhow};
+use runtime_cli::{Answer, GuardsWhen, Listen, ServeArgs};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_server::{AppState, Config, Guards, reconcile};
 use runtime_service::logs::{self, LogOptions};
 use runtime_service::signals::{Signal, Signals};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// A start that was refused: nothing was changed, something must be fixed first.
-const REFUSED: u8 = 78;
 /// What the reconciler gets to finish its round.
 const GRACE: Duration = Duration::from_secs(10);
 const SERVER: &str = "server";
@@ -30,20 +29,16 @@ const RECONCILER: &str = "reconciler";
 /// However few files may be open.
 const LEAST_CONNECTIONS: usize = 32;
 
-pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return crate::fail(&error.into()),
-    };
-    runtime.block_on(async {
-        match Served::start(args).await {
-            Ok(served) => served.until_told().await,
-            Err(error) => {
-                crate::fail(&error);
-                ExitCode::from(REFUSED)
-            }
-        }
-    })
+pub(crate) fn run(args: &ServeArgs, json: bool) -> ExitCode {
+    let served = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")
+        .and_then(|runtime| runtime.block_on(async { Served::start(args, json).await?.until_told().await }));
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => runtime_cli::fail(error, json),
+    }
 }
 
 /// A running server and what it must let go of, in this order.
@@ -58,7 +53,7 @@ struct Served {
 }
 
 impl Served {
-    async fn start(args: &ServeArgs) -> Result<Self> {
+    async fn start(args: &ServeArgs, json: bool) -> Result<Self> {
         logs::init(&LogOptions::default()).context("logs")?;
         let signals = Signals::catch().context("signals")?;
         let choice: EngineChoice = args.engine.as_str().parse().context("engine")?;
@@ -81,11 +76,15 @@ impl Served {
         let server = tokio::spawn(runtime_server::serve(listener, app.clone(), stop.child_token()));
         let url = format!("http://{address}");
         write_address(&data_dir.join("address"), &url)?;
-        println!("listening on {url}");
+        let listening = Answer::new(format!("listening on {url}"), json!({ "url": url }));
+        if let Err(error) = listening.print(json) {
+            // Whoever started it no longer reads; those who use it do not depend on that line.
+            tracing::warn!(%error, url, "the address could not be printed");
+        }
         Ok(Self { signals, stop, app, server, reconciler, engine, _lock: lock })
     }
 
-    async fn until_told(mut self) -> ExitCode {
+    async fn until_told(mut self) -> Result<()> {
         let store_ended = self.app.store_ended();
         let ended = first_end(self.signals.next(), &mut self.server, &mut self.reconciler, store_ended).await;
         match &ended {
@@ -109,7 +108,11 @@ impl Served {
             () = tokio::time::sleep(GRACE * 2) => false,
         };
         self.engine.close().await;
-        if drained && matches!(ended, End::Told(_)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        match ended {
+            End::Lost(what, cause) => Err(anyhow!("the {what} has ended, which must keep running: {cause}")),
+            End::Told(_) if drained => Ok(()),
+            End::Told(_) => Err(anyhow!("stopped before all was put away; the next start takes it up")),
+        }
     }
 }
 

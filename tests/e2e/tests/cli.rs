@@ -306,8 +306,10 @@ fn keys_are_made_listed_and_revoked() {
     let listed = out(&keys(&["ls"]));
     assert!(listed.contains("mine") && listed.contains(&id), "{listed}");
     assert!(!listed.contains(key.rsplit('_').next().expect("its secret")), "{listed}");
-    let reader = keys(&["create", "--name", "x", "--read-only", "--account-wide"]);
+    let reader = keys(&["create", "--name", "x", "--read-only"]);
     assert!(reader.status.success(), "{}", err(&reader));
+    let both = keys(&["create", "--name", "x", "--read-only", "--account-wide"]);
+    assert!(both.status.code() == Some(1) && out(&both).is_empty(), "{}{}", out(&both), err(&both));
     assert!(keys(&["revoke", &id]).status.success());
     assert_eq!(api.get("/v1/me").status, 401);
     let unknown = keys(&["revoke", "00000000-0000-4000-8000-000000000000"]);

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::values::word;
+
 /// A command that is not a client's.
 #[derive(Debug)]
 pub enum Local {
@@ -186,22 +188,23 @@ pub struct DoctorArgs {
 pub enum KeysArgs {
     /// Make a key; it is printed once, alone on stdout.
     #[command(after_help = "\
-A key sees the sandboxes it made; an account-wide one sees all. A read-only key makes
-none, so it needs --account-wide to see any.
+A key sees and changes the sandboxes it made; an account-wide one those of every key. A read-only key reads the whole \
+account, though nothing that is inside a sandbox, and changes nothing; so it is never account-wide as well.
 
 Examples:
   export RUNTIME_API_KEY=$(runtime keys create --name ci)
-  runtime keys create --name dashboard --account-wide --read-only")]
+  runtime keys create --name admin --account-wide
+  runtime keys create --name dashboard --read-only")]
     Create {
         /// What the key is for.
-        #[arg(long)]
+        #[arg(long, value_parser = word)]
         name: Option<String>,
 
-        /// May look, and change nothing.
-        #[arg(long)]
+        /// Reads the whole account, but not inside sandboxes, and changes nothing.
+        #[arg(long, conflicts_with = "account_wide")]
         read_only: bool,
 
-        /// Sees the sandboxes of every key, and may change them unless it is read-only.
+        /// Sees and changes the sandboxes of every key.
         #[arg(long)]
         account_wide: bool,
 
@@ -219,6 +222,7 @@ Examples:
     /// End a key: it is refused from the next request on.
     Revoke {
         /// The key's id, as `keys ls` shows it.
+        #[arg(value_parser = word)]
         id: String,
 
         #[command(flatten)]

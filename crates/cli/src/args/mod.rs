@@ -156,6 +156,7 @@ fn every(command: clap::Command) -> clap::Command {
         .allow_negative_numbers(true)
         .disable_help_subcommand(true)
         .disable_help_flag(true)
+        .mut_args(|arg| if arg.get_id() == "sandbox" { arg.value_parser(values::word) } else { arg })
         .arg(Arg::new("help").short('h').long("help").action(ArgAction::Help).help("Print this help"))
         .max_term_width(100);
     // Snapshots of help must not depend on the terminal they are taken in.

@@ -12,6 +12,11 @@ pub fn integer(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|number| *number <= MAX_INTEGER).ok_or_else(wrong)
 }
 
+/// A name or an id: a variable that was never set must not pass for one.
+pub fn word(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("needs a value".into()) } else { Ok(text.to_owned()) }
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold more signs.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -101,6 +106,13 @@ pub fn volume(text: &str) -> Result<VolumeAt, String> {
     Ok(VolumeAt { id: id.to_owned(), path: path.to_owned(), snapshot })
 }
 
+/// Milliseconds for a person, exactly.
+#[must_use]
+pub fn show_seconds(ms: u64) -> String {
+    let (whole, part) = (ms / 1000, ms % 1000);
+    if part == 0 { whole.to_string() } else { format!("{whole}.{part:03}").trim_end_matches('0').to_owned() }
+}
+
 /// Microdollars for a person: cents from a dollar up, finer below.
 #[must_use]
 pub fn show_dollars(micros: i64) -> String {
@@ -132,6 +144,12 @@ mod tests {
     }
 
     #[test]
+    fn blank_is_no_word() {
+        assert_eq!(word("a b"), Ok("a b".into()));
+        assert!(word("").is_err() && word(" \t").is_err());
+    }
+
+    #[test]
     fn dollars_are_exact() {
         for (text, micros) in [("5", 5_000_000), ("0.25", 250_000), ("0.000001", 1), ("1.10", 1_100_000), ("0", 0)] {
             assert_eq!(dollars(text), Ok(micros), "{text}");
@@ -158,6 +176,13 @@ mod tests {
             assert_eq!(show_dollars(micros), text);
         }
         assert!(show_dollars(i64::MIN).starts_with("-$"));
+    }
+
+    #[test]
+    fn seconds_for_a_person() {
+        for (ms, text) in [(0, "0"), (1, "0.001"), (1500, "1.5"), (86_400_000, "86400")] {
+            assert_eq!(show_seconds(ms), text);
+        }
     }
 
     #[test]

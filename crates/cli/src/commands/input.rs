@@ -12,9 +12,8 @@ use serde_json::Value;
 use crate::failure::Failure;
 use crate::scan::UsageError;
 
-/// The contract takes no more in one request, as text or as base64.
+/// The contract takes no more in one request, counted as the bytes that the command reads.
 const LIMIT: usize = 1024 * 1024;
-const BINARY_LIMIT: usize = LIMIT / 4 * 3;
 /// A pipe that says nothing for this long is one that was merely inherited.
 const SILENCE: Duration = Duration::from_millis(100);
 
@@ -23,8 +22,10 @@ pub(super) fn attach(body: &mut Value) -> Result<(), Failure> {
     if std::io::stdin().is_terminal() {
         return Ok(());
     }
-    let Some(bytes) = read(std::io::stdin())? else { return Ok(()) };
-    put(body, bytes)
+    if let Some(bytes) = read(std::io::stdin())? {
+        put(body, bytes);
+    }
+    Ok(())
 }
 
 /// All of a pipe, or nothing for a silent one. The reading thread is left behind when the pipe stays silent: it holds
@@ -60,25 +61,38 @@ fn read(mut pipe: impl Read + Send + 'static) -> Result<Option<Vec<u8>>, Failure
         }
         all.extend_from_slice(&piece);
         if all.len() > LIMIT {
-            return Err(too_large("1 MiB").into());
+            return Err(too_large().into());
         }
     }
     Ok(Some(all))
 }
 
-fn put(body: &mut Value, bytes: Vec<u8>) -> Result<(), Failure> {
+/// As text where that is not the longer form: a control character takes six bytes of JSON, so that much less than the
+/// limit could already be more than a request may hold.
+fn put(body: &mut Value, bytes: Vec<u8>) {
     match String::from_utf8(bytes) {
-        Ok(text) => body["stdin"] = text.into(),
-        Err(error) if error.as_bytes().len() <= BINARY_LIMIT => {
-            body["stdinBase64"] = STANDARD.encode(error.as_bytes()).into();
-        }
-        Err(_) => return Err(too_large("768 KiB, since it is not text").into()),
+        Ok(text) if json_length(&text) <= base64_length(text.len()) => body["stdin"] = text.into(),
+        Ok(text) => body["stdinBase64"] = STANDARD.encode(text).into(),
+        Err(error) => body["stdinBase64"] = STANDARD.encode(error.as_bytes()).into(),
     }
-    Ok(())
 }
 
-fn too_large(limit: &str) -> UsageError {
-    UsageError::new(format!("the input is larger than {limit}"))
+/// Between the quotes.
+fn json_length(text: &str) -> usize {
+    let escaped = |byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..=0x1f => 6,
+        _ => 1,
+    };
+    text.bytes().map(escaped).sum()
+}
+
+fn base64_length(bytes: usize) -> usize {
+    bytes.div_ceil(3) * 4
+}
+
+fn too_large() -> UsageError {
+    UsageError::new("the input is larger than 1 MiB")
         .hint("Put it into the sandbox as a file instead; `runtime sandboxes cp`, which will do that, is not in this version.")
 }
 
@@ -89,13 +103,31 @@ mod tests {
 
     #[test]
     fn text_goes_as_text_and_bytes_as_base64() {
-        let mut body = json!({});
-        put(&mut body, b"a\n".to_vec()).expect("fits");
-        assert_eq!(body, json!({"stdin": "a\n"}));
-        let mut body = json!({});
-        put(&mut body, vec![0xff]).expect("fits");
-        assert_eq!(body, json!({"stdinBase64": "/w=="}));
-        assert!(put(&mut body, vec![0xff; BINARY_LIMIT + 1]).is_err());
+        let sent = |bytes: &[u8]| {
+            let mut body = json!({});
+            put(&mut body, bytes.to_vec());
+            body
+        };
+        assert_eq!(sent(b"a\n"), json!({"stdin": "a\n"}));
+        assert_eq!(sent(&[0xff]), json!({"stdinBase64": "/w=="}));
+        assert_eq!(sent(b"\0\0\0"), json!({"stdinBase64": "AAAA"}));
+        assert_eq!(sent("größe \"x\"\n".as_bytes()), json!({"stdin": "größe \"x\"\n"}));
+    }
+
+    #[test]
+    fn no_input_of_the_limit_takes_more_than_base64() {
+        for byte in [0, b'\n', 0x1b, b'"', b'a', 0x7f, 0x80, 0xff] {
+            let mut body = json!({});
+            put(&mut body, vec![byte; LIMIT]);
+            let length = body.to_string().len();
+            assert!(length <= base64_length(LIMIT) + r#"{"stdinBase64":""}"#.len(), "{byte}: {length}");
+        }
+    }
+
+    #[test]
+    fn the_length_of_text_is_what_is_sent() {
+        let text: String = (0..0x300).filter_map(char::from_u32).chain(['€', '🚀', '\u{2028}']).collect();
+        assert_eq!(json_length(&text) + 2, Value::from(text).to_string().len());
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl Errand<'_> {
         let id = created.id();
         if self.keep {
             let word = created.text("name").unwrap_or(id);
-            self.printer.hint(&format!("Kept sandbox {id}. Delete it with: runtime sandboxes rm {word}"));
+            // Not a hint: with --json nothing else tells the id.
+            self.printer.talk(&format!("Kept sandbox {id}. Delete it with: runtime sandboxes rm {}", plain(word)));
             return true;
         }
         // One that was there before is not this command's to delete.

@@ -29,7 +29,7 @@ fn about(sandbox: &Record) -> Vec<(String, String)> {
     };
     let flag = |field: &str| sandbox.flag(field).map_or("-", |flag| if flag { "yes" } else { "no" }).to_owned();
     let at_end = sandbox.text("onTimeout").or_else(|| sandbox.text("onLeaseEnd")).unwrap_or("-").to_owned();
-    let charged = sandbox.int("chargedMicros").map_or_else(|| "-".to_owned(), show_dollars);
+    let charged = sandbox.0.get("chargedMicros").and_then(micros).map_or_else(|| "-".to_owned(), show_dollars);
     [
         ("id", text("id")),
         ("name", text("name")),
@@ -54,6 +54,11 @@ fn about(sandbox: &Record) -> Vec<(String, String)> {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
+}
+
+/// Money of the API: a whole number, in places as text.
+pub(super) fn micros(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
 fn pairs(sandbox: &Record, field: &str) -> String {

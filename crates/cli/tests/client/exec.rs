@@ -144,11 +144,19 @@ fn what_is_piped_in_is_the_input() {
     let player = exec_of(|| Answer::events(&[begin(), exit(json!(0))]));
     assert_eq!(ran_with_input(&player, &["sandboxes", "exec", ID, "cat"], b"hello\n").code, 0);
     assert_eq!(player.asked()[0].body["stdin"], "hello\n");
-    let large = vec![b'x'; 1024 * 1024 + 1];
-    let refused = ran_with_input(&player, &["sandboxes", "exec", ID, "cat"], &large);
-    assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("larger than 1 MiB") && refused.err.contains("cp"), "{}", refused.err);
+    for byte in [b'x', 0xff] {
+        let large = vec![byte; 1024 * 1024 + 1];
+        let refused = ran_with_input(&player, &["sandboxes", "exec", ID, "cat"], &large);
+        assert_eq!(refused.code, 1);
+        assert!(refused.err.contains("larger than 1 MiB") && refused.err.contains("cp"), "{}", refused.err);
+    }
     assert_eq!(player.asked().len(), 1, "nothing was sent");
+    for (before, bytes) in [vec![0xff; 1024 * 1024], vec![0; 1024 * 1024]].into_iter().enumerate() {
+        let taken = ran_with_input(&player, &["sandboxes", "exec", ID, "cat"], &bytes);
+        assert_eq!(taken.code, 0, "{}", taken.err);
+        let sent = player.asked()[before + 1].body["stdinBase64"].as_str().expect("base64").to_owned();
+        assert_eq!(base64::engine::general_purpose::STANDARD.decode(sent).expect("base64"), bytes);
+    }
 }
 
 fn interrupt(child: &std::process::Child) {
@@ -218,9 +226,12 @@ fn run_stops_what_it_found_and_leaves_what_it_shall_keep() {
     assert_eq!(ran(&found, &["sandboxes", "run", "--name", "worker", "--get-or-create", "ls"]).code, 0);
     assert_eq!(found.whats().last(), Some(&format!("POST /v1/sandboxes/{ID}:stop")));
     let kept = run_player(fine, false);
-    let ran = ran(&kept, &["sandboxes", "run", "--keep", "ls"]);
-    assert!(ran.err.contains(ID), "{}", ran.err);
-    assert_eq!(kept.asked().len(), 2);
+    for line in [&["sandboxes", "run", "--keep", "ls"][..], &["sandboxes", "run", "--keep", "--json", "ls"]] {
+        let ran = ran(&kept, line);
+        assert!(ran.err.contains(ID), "{line:?}: {}", ran.err);
+        assert!(!line.contains(&"--json") || serde_json::from_str::<Value>(&ran.out).is_ok(), "{}", ran.out);
+    }
+    assert_eq!(kept.asked().len(), 4);
 }
 
 #[test]

@@ -59,7 +59,16 @@ impl AppState {
 
     async fn start(&self, live: &Live, row: &SandboxRow, disk: Disk) -> Result<Next, ApiError> {
         let id = live.id;
-        let started = self.unless_moved_on(live, State::Starting, self.node().start(order(row, disk))).await?;
+        let work = self.node().start(order(row, disk));
+        // Cut short, a new sandbox would have no disk, and every stop keeps one: that start goes on to its end.
+        let started = match disk {
+            Disk::New => self.unless(live, |row| row.is_none(), work).await?,
+            Disk::Kept => self.unless_moved_on(live, State::Starting, work).await?,
+        };
+        // What becomes of it is not a matter of this start any more.
+        if live.peek().is_none_or(|row| row.state != State::Starting) {
+            return Ok(Next::Look);
+        }
         match started {
             Ok(()) => {
                 live.note_start_error(None);
@@ -111,13 +120,21 @@ impl AppState {
         &self,
         live: &Live,
         while_it_is: State,
+        work: impl Future<Output = Result<(), NodeError>> + Unpin,
+    ) -> Result<Result<(), NodeError>, ApiError> {
+        self.unless(live, |row| row.is_none_or(|row| row.state != while_it_is), work).await
+    }
+
+    /// The same where `moved_on` says it of the row, which is gone where there is none.
+    async fn unless(
+        &self,
+        live: &Live,
+        moved_on: impl Fn(Option<&SandboxRow>) -> bool,
         mut work: impl Future<Output = Result<(), NodeError>> + Unpin,
     ) -> Result<Result<(), NodeError>, ApiError> {
         let moved_on = tokio::select! {
             done = &mut work => return Ok(done),
-            row = live.wait_until(Duration::MAX, |row| row.state != while_it_is) => {
-                row.is_none_or(|row| row.state != while_it_is)
-            }
+            row = live.wait_until(Duration::MAX, |row| moved_on(Some(row))) => moved_on(row.as_deref()),
         };
         if !moved_on {
             // The server stops. The node ends with it, and what is under way is found by the next one.

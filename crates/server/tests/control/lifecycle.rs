@@ -112,3 +112,27 @@ async fn past_its_retention_a_stopped_one_is_deleted() {
     eventually("its disk too", async || stack.node.count() == 0).await;
     stack.stop().await;
 }
+
+#[tokio::test]
+async fn a_stop_of_one_that_starts_keeps_its_disk() {
+    let stack = Stack::start().await;
+    stack.node.hold_starts(true);
+    let made = stack.call("POST", "/v1/sandboxes", json!({"name": "n"})).await.ok();
+    assert_eq!(made["state"], "starting");
+    let stopping = stack.call("POST", &format!("/v1/sandboxes/{}:stop", made["id"].as_str().unwrap()), json!({})).await;
+    assert_eq!(stopping.ok()["state"], "stopping");
+    stack.node.hold_starts(false);
+    let stopped = stack.wait_for(made["id"].as_str().unwrap(), "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("requested"), &json!(true)), "{stopped}");
+    assert!(!stack.node.running(made["id"].as_str().unwrap()));
+    let again = stack.sandbox(json!({"name": "n", "getOrCreate": true})).await;
+    assert_eq!((&again["id"], &again["reused"]), (&made["id"], &json!(true)));
+    stack.node.hold_starts(true);
+    stack.post(&made["id"], "stop", json!({})).await.ok();
+    stack.call("POST", &format!("/v1/sandboxes/{}:restart", made["id"].as_str().unwrap()), json!({})).await.ok();
+    stack.call("POST", &format!("/v1/sandboxes/{}:stop", made["id"].as_str().unwrap()), json!({})).await.ok();
+    let stopped = stack.wait_for(made["id"].as_str().unwrap(), "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("requested"), &json!(true)), "{stopped}");
+    stack.node.hold_starts(false);
+    stack.stop().await;
+}
