@@ -132,7 +132,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, update, rm, cat, files
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, extend, update, rm, cat, files
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"
@@ -247,8 +247,8 @@ fn what_moved_and_what_is_not_there_yet_is_said() {
     `runtime exec` is a verb of the sandbox product
     Write: runtime sandboxes exec
     ");
-    insta::assert_snapshot!(mistake(&["sandboxes", "pause", "box"]), @r"
-    `runtime sandboxes pause` is not in this version (0.1.0); nothing was sent
+    insta::assert_snapshot!(mistake(&["sandboxes", "fork", "box"]), @r"
+    `runtime sandboxes fork` is not in this version (0.1.0); nothing was sent
     What there is: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["volumes", "ls"]), @r"

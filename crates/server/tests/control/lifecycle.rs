@@ -131,8 +131,8 @@ async fn a_stop_of_one_that_starts_keeps_its_disk() {
     stack.post(&made["id"], "stop", json!({})).await.ok();
     stack.call("POST", &format!("/v1/sandboxes/{}:restart", made["id"].as_str().unwrap()), json!({})).await.ok();
     stack.call("POST", &format!("/v1/sandboxes/{}:stop", made["id"].as_str().unwrap()), json!({})).await.ok();
+    stack.node.hold_starts(false);
     let stopped = stack.wait_for(made["id"].as_str().unwrap(), "stopped").await;
     assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("requested"), &json!(true)), "{stopped}");
-    stack.node.hold_starts(false);
     stack.stop().await;
 }
