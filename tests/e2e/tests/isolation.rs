@@ -215,7 +215,7 @@ fn no_secret_of_the_server_is_inside() {
     let stack = Stack::start();
     let machine = stack.api().create(&json!({"vcpu": 1, "memoryMiB": 512, "env": {"VISIBLE": "fine"}}));
     let key = stack.owner_key();
-    let secret_half = key.rsplit('_').next().expect("the secret part of the key");
+    let secret_half = key.splitn(3, '_').nth(2).expect("the secret part of the key");
     let dir = stack.dir().display().to_string();
     let look = machine.exec(&json!({"command": "( env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/maps /proc/self/mountinfo /proc/mounts | tr '\\0' '\\n'; \
         ls -la /proc/[0-9]*/fd /proc/[0-9]*/cwd /proc/[0-9]*/exe; grep -rs rtcloud_ /run /etc /tmp /workspace /root /dev/shm /var/lib /usr/local; \
