@@ -31,8 +31,8 @@ class Slots:
     def take(self, stream: bool, waker: Waker) -> int:
         """Takes a place (answer 0), or joins the queue (answer: the length it has now)."""
         with self._lock:
-            ahead = any(not stream or waiting_stream for _, waiting_stream in self._queue)
-            if not ahead and self._fits(stream):
+            # Whoever waits does not fit now, so nobody of the same kind is overtaken.
+            if self._fits(stream):
                 self._occupy(stream)
                 return 0
             self._queue.append((waker, stream))

@@ -140,7 +140,7 @@ class AsyncProcess:
             eof: Close its input afterwards.
 
         Raises:
-            ConflictError: Its input is closed.
+            InvalidRequestError: Its input is closed, or it was spawned without ``stdin="pipe"``.
         """
         raw = data.encode() if isinstance(data, str) else bytes(data)
         async with self._lock:

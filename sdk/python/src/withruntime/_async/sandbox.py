@@ -47,6 +47,7 @@ class AsyncSandbox:
 
     def __init__(self, transport: AsyncTransport, info: SandboxInfo, *, created: bool = False, keep: bool = False):
         self._transport = transport
+        self._id = info["id"]
         self._info = info
         self._delete_at_end = created and not keep and not info.get("reused")
         self._stop_keeping: Optional[Callable[[], None]] = None
@@ -118,7 +119,7 @@ class AsyncSandbox:
     @property
     def id(self) -> str:
         """A lower-case UUID."""
-        return self._info["id"]
+        return self._id
 
     @property
     def info(self) -> SandboxInfo:

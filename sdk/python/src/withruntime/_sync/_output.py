@@ -75,7 +75,9 @@ class Follower:
         """
         body = first
         while True:
-            seen = told = False
+            # A body that was begun elsewhere had its beginning in it.
+            seen = body is not None
+            told = False
             failure: Optional[RuntimeError] = None
             began = io.now()
             try:

@@ -141,7 +141,7 @@ class Process:
             eof: Close its input afterwards.
 
         Raises:
-            ConflictError: Its input is closed.
+            InvalidRequestError: Its input is closed, or it was spawned without ``stdin="pipe"``.
         """
         raw = data.encode() if isinstance(data, str) else bytes(data)
         with self._lock:

@@ -48,6 +48,7 @@ class Sandbox:
 
     def __init__(self, transport: Transport, info: SandboxInfo, *, created: bool = False, keep: bool = False):
         self._transport = transport
+        self._id = info["id"]
         self._info = info
         self._delete_at_end = created and not keep and not info.get("reused")
         self._stop_keeping: Optional[Callable[[], None]] = None
@@ -119,7 +120,7 @@ class Sandbox:
     @property
     def id(self) -> str:
         """A lower-case UUID."""
-        return self._info["id"]
+        return self._id
 
     @property
     def info(self) -> SandboxInfo:
