@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Generator, Generic, Optional, Sequence, TypeVar, Union
 
 from . import _connect
@@ -128,6 +127,9 @@ def each(work: Callable[[T], R], items: Sequence[T], at_once: int) -> list[Union
 
     if len(items) < 2:
         return [one(item) for item in items]
+    # Costs an import of its own; few programs come here.
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=min(at_once, len(items)), thread_name_prefix="withruntime") as pool:
         return list(pool.map(one, items))
 
