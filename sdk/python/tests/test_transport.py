@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -644,6 +645,17 @@ def test_bulk_calls_go_on_after_a_failure(form: str) -> None:
     assert done["stopped"] == ["id-0", "id-2", "id-3", "id-4"]
     assert [(one["id"], one["error"].code) for one in done["failed"]] == [("id-1", "sandbox_in_use")]
     assert targets[1].endswith("cursor=c"), "every page is read before the first is stopped"
+
+
+def test_a_forked_child_has_connections_of_its_own() -> None:
+    with Player([answer({"orgId": "o"})]) as player, Runtime("k", player.url) as client:
+        client.me()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if client.me() == {"orgId": "o"} else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        client.me()
+        assert player.connections == 2 and len(player.requests) == 3
 
 
 def test_a_session_reaches_its_sandbox_with_its_token() -> None:

@@ -35,6 +35,7 @@ class Call:
         room_seconds: How long to wait for room for a sandbox.
         on_room_wait: Told of the refusal and the wait, before each one.
         patient: Whether failures are retried at all.
+        seconds: How long it may take, if that is less than the client allows.
     """
 
     method: str
@@ -48,6 +49,7 @@ class Call:
     room_seconds: float = 0.0
     on_room_wait: Optional[CapacityCallback] = None
     patient: bool = True
+    seconds: Optional[float] = None
 
     def pairs(self) -> list[tuple[str, str]]:
         """The query as text."""

@@ -192,6 +192,11 @@ async def each(work: Callable[[T], Awaitable[R]], items: Sequence[T], at_once: i
         raise
 
 
+async def turn() -> None:
+    """Lets what is due be done."""
+    await asyncio.sleep(0)
+
+
 async def tell(callback: Callable[..., Any], *values: Any) -> None:
     """Calls a callback of the user's, which may itself be asynchronous."""
     result = callback(*values)
@@ -244,5 +249,5 @@ class Shared(Generic[T]):
 
 __all__ = [
     "Cancelled", "Events", "Lock", "OpenError", "Pieces", "Shared", "Stream", "Waiter",
-    "aside", "each", "every", "now", "open_stream", "sleep", "tell",
+    "aside", "each", "every", "now", "open_stream", "sleep", "tell", "turn",
 ]  # fmt: skip

@@ -134,6 +134,10 @@ def each(work: Callable[[T], R], items: Sequence[T], at_once: int) -> list[Union
         return list(pool.map(one, items))
 
 
+def turn() -> None:
+    """Lets what is due be done; here everything is done already."""
+
+
 def tell(callback: Callable[..., Any], *values: Any) -> None:
     """Calls a callback of the user's."""
     callback(*values)
@@ -173,5 +177,5 @@ class Shared(Generic[T]):
 
 __all__ = [
     "Cancelled", "Events", "Lock", "OpenError", "Pieces", "Shared", "Stream", "Waiter",
-    "aside", "each", "every", "now", "open_stream", "sleep", "tell",
+    "aside", "each", "every", "now", "open_stream", "sleep", "tell", "turn",
 ]  # fmt: skip

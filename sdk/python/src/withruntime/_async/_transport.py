@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import threading
 from typing import Any, Callable, Optional
@@ -103,8 +104,10 @@ class AsyncTransport:
         self._proxy = choose_proxy(origin)
         self._tls: Optional[ssl.SSLContext] = None
         self._slots = Slots(max_connections)
-        self._idle: list[AsyncConnection] = []
+        self._max_connections = max_connections
         self._lock = threading.Lock()
+        self._idle: list[AsyncConnection] = []
+        self._pid = os.getpid()
 
     async def json(self, call: Call) -> Any:
         """Sends a call and answers the JSON of its success.
@@ -126,9 +129,14 @@ class AsyncTransport:
         for connection in idle:
             connection.close()
 
+    def __del__(self) -> None:
+        # A client nobody closed, as the shared one, leaves nothing open. One whose making failed has nothing.
+        if hasattr(self, "_idle"):
+            self.close()
+
     async def _carry(self, call: Call, stream: bool) -> Any:
         began = io.now()
-        deadline = Deadline(self._timeout, began)
+        deadline = Deadline(self._timeout if call.seconds is None else call.seconds, began)
         retries = Retries(
             max_retries=self._max_retries if call.patient else 0,
             deadline=deadline,
@@ -276,7 +284,16 @@ class AsyncTransport:
             raise _Failure(error_from_answer(status, value, idempotency_key=key), late=True)
         return value
 
+    def _after_fork(self) -> None:
+        """A forked child has the parent's connections in its hands; bytes of both on one would be nobody's."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._slots = Slots(self._max_connections)
+        self._idle = []
+
     async def _take_place(self, stream: bool, key: Optional[str], deadline: Deadline) -> None:
+        if self._pid != os.getpid():
+            self._after_fork()
         waiter = io.Waiter()
         place = self._slots.take(stream, waiter)
         if not place:

@@ -120,6 +120,8 @@ class AsyncRuntime:
     async def close(self) -> None:
         """Closes its connections. The client can still be used; it opens new ones."""
         self._transport.close()
+        # What closing sets going is done by the time the caller's event loop may end.
+        await io.turn()
 
     async def __aenter__(self) -> Self:
         return self

@@ -489,6 +489,7 @@ class AsyncSandbox:
             self._path(f"/processes/{segment(process_id)}:signal"),
             body=encode({"signal": "SIGTERM"}),
             patient=False,
+            seconds=10.0,
         )
         try:
             await self._transport.json(signal)

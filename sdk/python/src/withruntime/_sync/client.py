@@ -121,6 +121,8 @@ class Runtime:
     def close(self) -> None:
         """Closes its connections. The client can still be used; it opens new ones."""
         self._transport.close()
+        # What closing sets going is done by the time the caller's event loop may end.
+        io.turn()
 
     def __enter__(self) -> Self:
         return self

@@ -490,6 +490,7 @@ class Sandbox:
             self._path(f"/processes/{segment(process_id)}:signal"),
             body=encode({"signal": "SIGTERM"}),
             patient=False,
+            seconds=10.0,
         )
         try:
             self._transport.json(signal)
