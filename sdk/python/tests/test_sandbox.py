@@ -64,7 +64,17 @@ def test_a_failed_check_says_what_the_command_said(box: Sandbox) -> None:
         box.exec("echo so far; echo cannot >&2; exit 9", check=True)
     error = told.value
     assert (error.exit_code, error.stdout, error.stderr, error.code) == (9, "so far\n", "cannot\n", "command_failed")
-    assert "cannot" in str(error) and not error.retryable
+    assert "cannot" in str(error)
+
+
+def test_a_full_memory_is_told(runtime: Runtime) -> None:
+    with runtime.sandboxes.create(memory_mib=256) as box:
+        command = ["python3", "-c", "x = bytearray(1 << 30); print(len(x))"]
+        result = box.exec(command)
+        assert result.out_of_memory is not None and result.out_of_memory["code"] == "out_of_memory"
+        with pytest.raises(CommandError) as told:
+            box.exec(command, check=True)
+        assert told.value.code == "out_of_memory" and not told.value.retryable
 
 
 def test_output_is_heard_while_it_comes(box: Sandbox) -> None:

@@ -151,7 +151,7 @@ class CommandError(RuntimeError):
     """A command run with ``check=True`` did not exit with 0.
 
     Codes: ``command_failed``, ``command_timeout`` (its time was up), ``out_of_memory`` (the sandbox's memory was
-    full). Never retryable: the command ran.
+    full; the same command would meet the same end, so that this one is not `retryable`).
 
     Attributes:
         exit_code: The exit code; negative for a signal; None where there is none.
@@ -176,12 +176,7 @@ class CommandError(RuntimeError):
             code, message = "command_failed", f"The command ended with exit code {self.exit_code}."
             last = self.stderr.strip().rsplit("\n", 1)[-1]
             hint = f"Its last words: {last[:200]}" if last else None
-        super().__init__(message, code=code, hint=hint, retryable=False)
-
-    @property
-    def retryable(self) -> bool:
-        """Always False: the command did run."""
-        return False
+        super().__init__(message, code=code, hint=hint, retryable=False if code == "out_of_memory" else None)
 
 
 #: The names these two had before; they do not shadow a builtin.

@@ -7,8 +7,9 @@ import binascii
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional
 
-#: Bytes of each stream that a result collected from a stream of output keeps; what comes after is dropped.
-KEPT_BYTES = 1024 * 1024
+#: Bytes of each stream that a result collected from a stream of output keeps; what comes after is dropped. Large, since
+#: programs look at the end of what a long command said; bounded, since what a sandbox says is not to be trusted.
+KEPT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CommandResult:
         stdout: What it wrote, as UTF-8; other bytes became U+FFFD.
         stderr: Likewise.
         timed_out: Its time was up: it was killed, and the output so far is here.
-        stdout_truncated: The end of `stdout` is missing: 64 KiB are kept, 1 MiB of a command that was streamed.
+        stdout_truncated: The end of `stdout` is missing: 64 KiB are kept, 64 MiB of a command that was streamed.
         stderr_truncated: Likewise of `stderr`.
         duration_ms: Milliseconds it ran, or None.
         process_id: The id it had among the sandbox's processes, or None.

@@ -323,7 +323,7 @@ class AsyncSandbox:
             trace_files: Report the files it read and wrote in ``files``.
 
         Returns:
-            The result. 64 KiB of each stream are kept; 1 MiB with a callback or a limit above a minute.
+            The result. 64 KiB of each stream are kept; 64 MiB with a callback or a limit above a minute.
 
         Raises:
             CommandError: With `check`: it failed, ran out of time, or of memory.
