@@ -88,3 +88,23 @@ def test_nothing_can_end_a_line_or_a_part_early() -> None:
         request_head("GET", "/", [("X", "a\r\nY: b")])
     assert segment("a/../b?c#d:é") == "a%2F..%2Fb%3Fc%23d%3A%C3%A9"
     assert target("/x", [("path", "/a b&c"), ("n", "1")]) == "/x?path=%2Fa+b%26c&n=1"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_noise_is_refused_and_never_a_crash(seed: int) -> None:
+    dice = random.Random(seed)
+    words = [b"\r\n", b"0\r\n", b"ffff", b"a\r\n", b":", b" ", b"x", bytes([dice.randrange(256)])]
+    noise = b"".join(dice.choice(words) for _ in range(200))
+    for kind in ("Transfer-Encoding: chunked", "Content-Length: 100", "X: y"):
+        reader = BodyReader(parse_head(head(kind)))
+        try:
+            while noise and not reader.done:
+                reader.feed(noise[:7])
+                noise = noise[7:]
+            reader.feed(b"")
+        except WireError:
+            pass
+    try:
+        parse_head(b"HTTP/1.1 200 " + noise)
+    except WireError:
+        pass
