@@ -27,8 +27,8 @@ def test_a_program_without_asyncio_does_not_load_it() -> None:
 @pytest.mark.parametrize("name", ["Runtime", "Sandbox", "Sandboxes", "Files", "Process", "Page", "Limits"])
 def test_both_clients_have_the_same_methods_and_every_one_is_documented(name: str) -> None:
     ours, other = getattr(withruntime, name), getattr(withruntime, "Async" + name)
-    public = [word for word in vars(ours) if not word.startswith("_")]
-    assert public == [word for word in vars(other) if not word.startswith("_")]
+    public = [word for word in dir(ours) if not word.startswith("_")]
+    assert public == [word for word in dir(other) if not word.startswith("_")]
     for word in public:
         mine, theirs = inspect.getattr_static(ours, word), inspect.getattr_static(other, word)
         function = getattr(mine, "__func__", getattr(mine, "fget", mine))
