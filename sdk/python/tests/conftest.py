@@ -106,3 +106,16 @@ def box(runtime: Runtime) -> Iterator[Sandbox]:
     """A sandbox for one test."""
     with runtime.sandboxes.create(labels={"test": uuid.uuid4().hex}) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Waits are noted, not waited."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("withruntime._io_async.sleep", sleep)
+    monkeypatch.setattr("withruntime._io_sync.sleep", slept.append)
+    return slept

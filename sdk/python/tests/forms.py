@@ -30,4 +30,16 @@ def drive(form: str, url: str, work: Callable[[Any], Awaitable[T]], **options: A
     return asyncio.run(run())
 
 
-__all__ = ["both", "drive", "items", "settle"]
+#: A sandbox's record, as far as a handle needs one.
+BOX = {"id": "8a1f9c2e-0d1b-4c3a-9e8f-7a6b5c4d3e2f", "state": "running"}
+
+
+async def me(client: Any) -> Any:
+    return await settle(client.me())
+
+
+async def create(client: Any, **fields: Any) -> Any:
+    return await settle(client.sandboxes.create(**fields))
+
+
+__all__ = ["BOX", "both", "create", "drive", "items", "me", "settle"]
