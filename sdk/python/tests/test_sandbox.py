@@ -68,8 +68,8 @@ def test_a_failed_check_says_what_the_command_said(box: Sandbox) -> None:
 
 
 def test_a_full_memory_is_told(runtime: Runtime) -> None:
-    with runtime.sandboxes.create(memory_mib=256) as box:
-        command = ["python3", "-c", "x = bytearray(1 << 30); print(len(x))"]
+    with runtime.sandboxes.create(memory_mib=384) as box:
+        command = ["python3", "-c", "held = [b'x' * (16 << 20) for _ in range(64)]"]
         result = box.exec(command)
         assert result.out_of_memory is not None and result.out_of_memory["code"] == "out_of_memory"
         with pytest.raises(CommandError) as told:
