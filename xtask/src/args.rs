@@ -22,7 +22,7 @@ pub(crate) enum Task {
     ///
     /// Steps, in order, stopping at the first that fails: host packages and cargo tools, formatting, import edges,
     /// clippy, release build, `runtime setup` (sandbox engine, disk pool, base image), the committed OpenAPI
-    /// document, all tests, dependency rules. Asks nothing. Needs Debian 12 and root, since sandboxes do. Sets up
+    /// document, all tests, the Python client, dependency rules. Asks nothing. Needs Debian 12 and root, since sandboxes do. Sets up
     /// /var/lib/runtime and touches nothing in your home directory but cargo's own tools.
     #[command(after_help = "CARGO_TARGET_DIR is honoured; without it the build goes to target/ in this clone.")]
     Ci,
@@ -58,6 +58,12 @@ pub(crate) enum Task {
 
     /// Licences, forbidden crates and sources of all dependencies, by deny.toml.
     Deny,
+
+    /// Build the product, then check the Python client: lints, types, the wheel, and its tests against the product.
+    ///
+    /// Makes Python environments in the target directory and installs the tools of sdk/python/requirements-dev.txt
+    /// into them.
+    SdkPython,
 
     /// Only the set-up part of `ci`: packages, cargo tools, the product's build, `runtime setup`.
     ///

@@ -1,5 +1,7 @@
 //! The tasks, and `ci`: all of them in the order that finds a mistake soonest.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::args::Task;
@@ -19,6 +21,10 @@ pub(crate) fn run(task: Task) -> Result<()> {
             test(&workspace, &nextest)
         }
         Task::Deny => deny(&workspace),
+        Task::SdkPython => {
+            build(&workspace)?;
+            sdk_python(&workspace)
+        }
         Task::SetupTests => setup_tests(&workspace),
         Task::Openapi { check } => {
             build(&workspace)?;
@@ -28,7 +34,7 @@ pub(crate) fn run(task: Task) -> Result<()> {
 }
 
 fn ci(workspace: &Workspace) -> Result<()> {
-    let mut steps = Steps::new(10);
+    let mut steps = Steps::new(11);
     steps.run("packages", "what the build and the tests take from the system", setup::packages)?;
     steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
     steps.run("fmt", "formatting", || fmt(workspace, false))?;
@@ -38,6 +44,7 @@ fn ci(workspace: &Workspace) -> Result<()> {
     steps.run("runtime setup", "sandbox engine, disk pool and base image", || setup::host(workspace))?;
     steps.run("openapi", "the committed API document is the program's", || openapi::run(workspace, true))?;
     steps.run("test", "all tests, against the built program", || test(workspace, &[]))?;
+    steps.run("sdk-python", "the Python client, against the built program", || sdk_python(workspace))?;
     steps.run("deny", "licences, forbidden crates, sources", || deny(workspace))?;
     steps.finish();
     Ok(())
@@ -83,6 +90,14 @@ fn test(workspace: &Workspace, nextest: &[std::ffi::OsString]) -> Result<()> {
         command.args(nextest);
     }
     call(&mut command)
+}
+
+/// The client's own script makes its environments; they lie with the rest of what is built.
+fn sdk_python(workspace: &Workspace) -> Result<()> {
+    let mut check = Command::new(workspace.root.join("sdk/python/check"));
+    check.env("RUNTIME_BIN", workspace.runtime_binary());
+    check.env("RUNTIME_SDK_VENVS", workspace.target_directory.join("sdk-python"));
+    call(&mut check)
 }
 
 fn deny(workspace: &Workspace) -> Result<()> {

@@ -1,0 +1,112 @@
+"""Linux computers for programs and agents: the Python client of Runtime.
+
+    from withruntime import Sandbox
+
+    with Sandbox.create() as sandbox:
+        print(sandbox.exec("uname -a").stdout)
+
+`Runtime` is the client for programs that keep one; `AsyncRuntime` the same for asyncio. What goes wrong is a
+`RuntimeError` with a code to decide by.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ._errors import (
+    AccountBlockedError,
+    AuthenticationError,
+    CommandError,
+    ConflictError,
+    ConnectionError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+    RuntimeAPIError,
+    RuntimeConnectionError,
+    RuntimeError,
+    SecretPartlyStoredError,
+    ServiceUnavailableError,
+)
+from ._results import CommandResult, TracedFiles
+from ._sync.client import Limits, Runtime
+from ._sync.files import Files
+from ._sync.page import Page
+from ._sync.processes import Process
+from ._sync.sandbox import Sandbox
+from ._sync.sandboxes import Sandboxes
+from ._version import __version__
+from .webhooks import WebhookVerificationError, verify_webhook
+
+if TYPE_CHECKING:
+    from ._async.client import AsyncLimits, AsyncRuntime
+    from ._async.files import AsyncFiles
+    from ._async.page import AsyncPage
+    from ._async.processes import AsyncProcess
+    from ._async.sandbox import AsyncSandbox
+    from ._async.sandboxes import AsyncSandboxes
+
+VERSION = __version__
+
+#: Where the asynchronous names are. They come with asyncio, which a program without it should not have to load.
+_ASYNCHRONOUS = {
+    "AsyncFiles": "files",
+    "AsyncLimits": "client",
+    "AsyncPage": "page",
+    "AsyncProcess": "processes",
+    "AsyncRuntime": "client",
+    "AsyncSandbox": "sandbox",
+    "AsyncSandboxes": "sandboxes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _ASYNCHRONOUS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}._async.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "VERSION",
+    "AccountBlockedError",
+    "AsyncFiles",
+    "AsyncLimits",
+    "AsyncPage",
+    "AsyncProcess",
+    "AsyncRuntime",
+    "AsyncSandbox",
+    "AsyncSandboxes",
+    "AuthenticationError",
+    "CommandError",
+    "CommandResult",
+    "ConflictError",
+    "ConnectionError",
+    "Files",
+    "InvalidRequestError",
+    "Limits",
+    "NotFoundError",
+    "Page",
+    "PermissionDeniedError",
+    "Process",
+    "RateLimitError",
+    "Runtime",
+    "RuntimeAPIError",
+    "RuntimeConnectionError",
+    "RuntimeError",
+    "Sandbox",
+    "Sandboxes",
+    "SecretPartlyStoredError",
+    "ServiceUnavailableError",
+    "TracedFiles",
+    "WebhookVerificationError",
+    "__version__",
+    "verify_webhook",
+]

@@ -1,0 +1,263 @@
+"""The API's objects, as it sends them. Written by scripts/api_types.py: do not edit."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, TypedDict
+
+
+class OutOfMemory(TypedDict):
+    """Memory ran out and the program, or one it started, was ended for it."""
+
+    #: Always `out_of_memory`.
+    code: str
+    hint: str
+    memoryMiB: int
+    message: str
+    processesKilled: int
+
+
+class TracedFilesInfo(TypedDict):
+    """Files that a traced command touched; directories end in `/`."""
+
+    read: list[str]
+    truncated: bool
+    written: list[str]
+
+
+class _SandboxInfo(TypedDict):
+    autoWake: bool
+    chargedMicros: int
+    #: `shared` or `reserved`.
+    cpu: str
+    cpuFloorMillis: int
+    createdAt: str
+    diskKept: bool
+    diskMiB: int
+    funding: str
+    heldMicros: int
+    #: A lower-case UUID with dashes.
+    id: str
+    #: 0 = never.
+    idlePauseSeconds: int
+    #: `sandbox`.
+    kind: str
+    labels: dict[str, str]
+    memoryMiB: int
+    #: The same as `onTimeout`.
+    onLeaseEnd: str
+    onTimeout: str
+    pausable: bool
+    persistent: bool
+    region: str
+    #: `starting`, `running`, `pausing`, `paused`, `resuming`, `stopping`, `stopped`.
+    state: str
+    #: Coarse: `pending`, `active`, `paused`, `stopping`, `stopped`.
+    status: str
+    #: 0 = no limit.
+    timeoutSeconds: int
+    #: Who commands run as unless they say: `sandbox` or `root`.
+    user: str
+    vcpu: int
+
+
+class SandboxInfo(_SandboxInfo, total=False):
+    """A sandbox as every call answers it."""
+
+    endedAt: Optional[str]
+    endsAt: Optional[str]
+    #: Which engine runs it.
+    engine: Optional[str]
+    #: Names only; not in lists.
+    envNames: Optional[list[str]]
+    expiresAt: Optional[str]
+    image: Optional[str]
+    lastActiveAt: Optional[str]
+    maxTotalCostMicros: Optional[int]
+    memoryRestored: Optional[bool]
+    name: Optional[str]
+    pausedAt: Optional[str]
+    pausedExpiresAt: Optional[str]
+    readyAt: Optional[str]
+    #: On the answer to a repeated request.
+    replayed: Optional[bool]
+    #: On the answer of a create that found the named sandbox.
+    reused: Optional[bool]
+    #: Null: every secret.
+    secrets: Optional[list[str]]
+    snapshot: Optional[str]
+    stopReason: Optional[str]
+
+
+class _DeletedSandbox(TypedDict):
+    deletedAt: str
+    endedAt: str
+    id: str
+    kind: str
+    labels: dict[str, str]
+    #: `stopping` if a machine was there, else `stopped`.
+    state: str
+    #: `deleted`.
+    status: str
+
+
+class DeletedSandbox(_DeletedSandbox, total=False):
+    """The answer to a delete, the same each time."""
+
+    name: Optional[str]
+
+
+class _ProcessInfo(TypedDict):
+    #: The command line for people, cut at 256 characters.
+    command: str
+    cwd: str
+    #: The oldest byte that can still be read.
+    firstOffset: int
+    id: str
+    #: Always `process`.
+    kind: str
+    #: Bytes of output so far, both streams: the cursor of the end.
+    outputBytes: int
+    outputEncoding: str
+    #: Inside the sandbox.
+    pid: int
+    pty: bool
+    startedAt: str
+    state: str
+    #: Input bytes accepted so far.
+    stdinOffset: int
+    stdinOpen: bool
+    user: str
+
+
+class ProcessInfo(_ProcessInfo, total=False):
+    """`ProcessInfo` of the API."""
+
+    endedAt: Optional[str]
+    #: Null while it runs; negative: ended by that signal.
+    exitCode: Optional[int]
+    outOfMemory: Optional[OutOfMemory]
+    replayed: bool
+    timeoutMs: Optional[int]
+
+
+class _FileEntry(TypedDict):
+    gid: int
+    group: str
+    #: Four octal digits, like `0644`.
+    mode: str
+    modifiedAt: str
+    mtimeMs: int
+    name: str
+    owner: str
+    path: str
+    size: int
+    type: str
+    uid: int
+
+
+class FileEntry(_FileEntry, total=False):
+    """A file as the sandbox shows it; links are not followed."""
+
+    symlinkTarget: Optional[str]
+
+
+class _FileStat(TypedDict):
+    path: str
+    exists: bool
+
+
+class FileStat(_FileStat, total=False):
+    """What is at a path: an entry with `exists: true`, or `exists: false` and the path."""
+
+    gid: int
+    group: str
+    #: Four octal digits, like `0644`.
+    mode: str
+    modifiedAt: str
+    mtimeMs: int
+    name: str
+    owner: str
+    size: int
+    symlinkTarget: Optional[str]
+    type: str
+    uid: int
+
+
+class FileWritten(TypedDict):
+    """`FileWritten` of the API."""
+
+    path: str
+    size: int
+
+
+class _AccountLimit(TypedDict):
+    label: str
+    #: `<kind>.<dimension>`.
+    limit: str
+    #: `count` or `mib`.
+    unit: str
+    used: int
+
+
+class AccountLimit(_AccountLimit, total=False):
+    """One row: how much of what is in use."""
+
+    #: Null: as much as the host has.
+    max: Optional[int]
+
+
+class _Credit(TypedDict):
+    addedBy: str
+    availableMicros: str
+    dailyPaceMicros: str
+    lowBelowDays: int
+    #: `ok`, `low` or `empty`.
+    state: str
+
+
+class Credit(_Credit, total=False):
+    """Nothing is charged on a server of one's own."""
+
+    runwayDays: Optional[int]
+
+
+class _DailyLimit(TypedDict):
+    usedMicros: str
+    window: str
+
+
+class DailyLimit(_DailyLimit, total=False):
+    """What a key may spend in a day; a server of one's own has no such limit."""
+
+    limitMicros: Optional[str]
+    remainingMicros: Optional[str]
+
+
+class _LimitsInfo(TypedDict):
+    #: `full` or `read`.
+    access: str
+    account: list[AccountLimit]
+    credit: Credit
+    daily: DailyLimit
+
+
+class LimitsInfo(_LimitsInfo, total=False):
+    """Money is whole microdollars, as text."""
+
+    #: No trial on a server of one's own.
+    trial: Any
+
+
+class _MeInfo(TypedDict):
+    apiVersion: str
+    orgId: str
+    principalId: str
+
+
+class MeInfo(_MeInfo, total=False):
+    """`Me` of the API."""
+
+    credentialId: Optional[str]
+    orgName: Optional[str]
+    #: `owner` for an account-wide key, else `developer`.
+    role: Optional[str]

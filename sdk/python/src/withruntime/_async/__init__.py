@@ -1,0 +1,1 @@
+"""The asynchronous client: the source. `_sync` is derived from it by `scripts/derive_sync.py`."""

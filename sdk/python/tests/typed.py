@@ -1,0 +1,31 @@
+"""What a type checker must accept and refuse. Never run: mypy reads it, and fails where an ignore is not needed."""
+
+from __future__ import annotations
+
+from withruntime import AsyncRuntime, Runtime, Sandbox
+
+
+def synchronous(runtime: Runtime) -> None:
+    box: Sandbox = runtime.sandboxes.create(memory_mib=512, labels={"a": "b"}, network={"internet": False})
+    runtime.sandboxes.create(memroy_mib=512)  # type: ignore[call-arg]
+    runtime.sandboxes.create(vcpu="two")  # type: ignore[arg-type]
+    runtime.sandboxes.create(on_lease_end="explode")  # type: ignore[arg-type]
+    runtime.sandboxes.get_or_create("x", persistent=True)
+    created: str = box.info["createdAt"]
+    box.info["createdAtt"]  # type: ignore[typeddict-item]
+    code: int = box.exec("true").exit_code  # type: ignore[assignment]
+    names: list[str] = [one.id for one in runtime.sandboxes.list()]
+    box.update(env={"A": None}, max_total_cost_micros=None)
+    box.exec("true").exit_code = 1  # type: ignore[misc]
+    with box as same:
+        again: Sandbox = same.refresh().stop()
+    print(created, code, names, again)
+
+
+async def asynchronous(runtime: AsyncRuntime) -> None:
+    box = await runtime.sandboxes.create()
+    async with box as same:
+        text: str = await same.files.read_text("/workspace/x")
+        names: list[str] = [one.id async for one in await runtime.sandboxes.list()]
+        async for event in same.exec_stream("true"):
+            print(event["type"], text, names)
