@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Components, Contact, InfoBuilder, OpenApi, Paths};
+use utoipa::openapi::{Components, Contact, InfoBuilder, OpenApi, PathItem, Paths};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::call::PublicPath;
@@ -72,7 +72,8 @@ pub fn openapi() -> OpenApi {
         .contact(None::<Contact>)
         .build();
     let mut paths = Paths::new();
-    paths.paths = document.paths.paths.into_iter().map(|(route, item)| (path::to_public(&route), item)).collect();
+    paths.paths =
+        document.paths.paths.into_iter().map(|(route, item)| (path::to_public(&route), named(item))).collect();
     document.paths = paths;
     document
         .components
@@ -82,9 +83,37 @@ pub fn openapi() -> OpenApi {
     document
 }
 
+/// An operation's id is its handler's name, which is told apart from others of its name by the tag.
+fn named(mut item: PathItem) -> PathItem {
+    let PathItem { get, put, post, delete, patch, head, options, trace, .. } = &mut item;
+    for operation in [get, put, post, delete, patch, head, options, trace].into_iter().flatten() {
+        let tag = operation.tags.iter().flatten().next().cloned();
+        if let (Some(tag), Some(id)) = (tag, &mut operation.operation_id) {
+            *id = format!("{tag}_{id}");
+        }
+    }
+    item
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_operation_has_an_id_of_its_own() {
+        let document = serde_json::to_value(openapi()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let mut ids: Vec<&str> = paths
+            .values()
+            .flat_map(|item| item.as_object().expect("operations").values())
+            .map(|operation| operation["operationId"].as_str().expect("an id"))
+            .collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "{ids:?}");
+        assert!(ids.contains(&"sandboxes_create") && all > 20, "{ids:?}");
+    }
 
     #[test]
     fn the_document_names_paths_as_clients_write_them() {
