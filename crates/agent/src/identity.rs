@@ -25,6 +25,7 @@ pub(crate) fn take(hello: &Hello) {
             }
         }
     }
+    take_machine_id(&hello.sandbox_id);
     if !hello.entropy.is_empty() {
         let _ = std::fs::write("/dev/urandom", &hello.entropy);
     }
@@ -34,6 +35,21 @@ pub(crate) fn take(hello: &Hello) {
             tv_nsec: (hello.host_time % 1_000_000_000) as i64,
         };
         let _ = rustix::time::clock_settime(ClockId::Realtime, time);
+    }
+}
+
+/// Nobody shares it: it is the sandbox's own id.
+fn take_machine_id(sandbox: &str) {
+    let id: String = sandbox.chars().filter(char::is_ascii_hexdigit).collect();
+    let path = "/etc/machine-id";
+    if id.len() != 32 || !rustix::process::getpid().is_init() {
+        return;
+    }
+    let line = format!("{}\n", id.to_ascii_lowercase());
+    if !std::fs::read_to_string(path).is_ok_and(|known| known == line)
+        && let Err(error) = std::fs::write(path, line)
+    {
+        log!("writing the machine id failed: {error}");
     }
 }
 

@@ -14,6 +14,7 @@ pub mod exec;
 pub mod file;
 pub mod process;
 pub mod sandbox;
+pub mod snapshot;
 mod time;
 
 pub use time::Time;

@@ -63,6 +63,7 @@ enum ClientVerb {
     Overview,
     Up(UpArgs),
     Sandboxes(args::sandboxes::SandboxVerb),
+    Snapshots(args::snapshots::SnapshotVerb),
     Whoami,
     Limits,
     Completions(Shell),
@@ -158,6 +159,7 @@ fn parse_words(words: &[String]) -> Result<Meant, UsageError> {
     match word {
         Word::Up(up) => client(ClientVerb::Up(up)),
         Word::Sandboxes { verb } => client(ClientVerb::Sandboxes(verb)),
+        Word::Snapshots { verb } => client(ClientVerb::Snapshots(verb)),
         Word::Whoami => client(ClientVerb::Whoami),
         Word::Limits => client(ClientVerb::Limits),
         Word::Completions { shell } => client(ClientVerb::Completions(shell)),

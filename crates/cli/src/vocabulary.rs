@@ -29,9 +29,6 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
 
 /// Verbs of the sandbox product that come later.
 pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
-    "pause",
-    "wake",
-    "extend",
     "spawn",
     "ps",
     "logs",
@@ -41,8 +38,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "watch",
     "resize",
     "switch-image",
-    "snapshot",
-    "fork",
     "run-code",
     "preview",
     "previews",
@@ -90,8 +85,6 @@ pub(crate) const NOT_BUILT: &[&str] = &[
     "image",
     "volumes",
     "volume",
-    "snapshots",
-    "snapshot",
     "jobs",
     "job",
     "domains",

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use runtime_model::SandboxId;
+use runtime_model::{SandboxId, SnapshotId};
 use runtime_proto::guest::Request;
-use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
+use runtime_proto::node::{
+    Capture, Captured, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
+};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -108,6 +110,11 @@ impl Engine {
     }
 
     async fn recover(&self) -> Result<Found, EngineError> {
+        let state = self.state.clone();
+        let tidied = blocking(move || state.snapshots.tidy().map_err(|e| failed("tidy", "the snapshots", e)));
+        if let Err(error) = tidied.await {
+            tracing::warn!(%error, "half of a snapshot stays on the disk");
+        }
         let marked = self.state.marked();
         let mut ids = self.state.driver.trail().await?;
         ids.extend(&marked);
@@ -310,6 +317,36 @@ impl Node for Engine {
             actors.remove(&id);
         }
         Ok(())
+    }
+
+    async fn capture(&self, wanted: Capture) -> Result<Captured, NodeError> {
+        if !self.state.driver.pauses() {
+            return Err(NodeError::Unsupported("take a snapshot with this build of runsc"));
+        }
+        self.tell(wanted.id, Command::Capture(wanted), |handle| handle.commands.clone()).await?;
+        let state = self.state.clone();
+        blocking(move || {
+            let Capture { id, snapshot, .. } = wanted;
+            let memory = state.snapshots.memory_bytes(snapshot).map_err(|e| failed("measure", snapshot, e))?;
+            // Of a sandbox that was deleted meanwhile nothing is known any more.
+            let disk = if state.has_disk(id)? {
+                state.host.pool.usage(&host_name(id)).map_err(|e| failed("measure the disk of", id, e))?
+            } else {
+                0
+            };
+            Ok(Captured { stored_bytes: memory.saturating_add(disk) })
+        })
+        .await
+    }
+
+    async fn drop_snapshot(&self, id: SnapshotId) -> Result<(), NodeError> {
+        let state = self.state.clone();
+        blocking(move || state.snapshots.remove(id).map_err(|e| failed("remove the snapshot", id, e))).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, NodeError> {
+        let state = self.state.clone();
+        blocking(move || state.snapshots.all().map_err(|e| failed("list", "snapshots", e))).await
     }
 
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError> {

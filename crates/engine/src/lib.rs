@@ -16,6 +16,7 @@ pub mod prepare;
 mod saves;
 pub mod shim;
 mod shortage;
+mod snapshots;
 
 pub use agent_file::{AgentFile, AgentFileError};
 pub use engine::{DEFAULT_USER_PROCESSES, Engine, EngineConfig, EngineError};

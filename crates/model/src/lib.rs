@@ -4,6 +4,6 @@ mod ids;
 mod shape;
 mod state;
 
-pub use ids::{CredentialId, OrgId, PrincipalId, SandboxId};
+pub use ids::{CredentialId, OrgId, PrincipalId, SandboxId, SnapshotId};
 pub use shape::{Shape, ShapeField, limits};
 pub use state::{Event, Reason, Refusal, State, Step, transition};

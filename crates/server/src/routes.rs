@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::call::PublicPath;
 use crate::error::{ApiError, Kind};
 use crate::http::path;
-use crate::{AppState, Caller, account, guest, sandboxes, unbuilt};
+use crate::{AppState, Caller, account, guest, sandboxes, snapshots, unbuilt};
 
 const DOCUMENT: &str = "/v1/openapi.json";
 
@@ -26,7 +26,11 @@ pub(crate) fn needs_key(path: &str) -> bool {
 
 /// The documented routes. To add some: a `router()` in their module, a line here.
 fn documented() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(sandboxes::router()).merge(guest::router()).merge(account::router())
+    OpenApiRouter::new()
+        .merge(sandboxes::router())
+        .merge(snapshots::router())
+        .merge(guest::router())
+        .merge(account::router())
 }
 
 pub(crate) fn router(app: AppState) -> Router {

@@ -17,6 +17,7 @@ use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
 use crate::seen_keys::SeenKeys;
+use crate::snapshots::Snapshots;
 
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
@@ -31,6 +32,7 @@ struct Parts {
     seen_keys: SeenKeys,
     callers: KnownCallers,
     sandboxes: Sandboxes,
+    snapshots: Snapshots,
     /// Work that outlives the connection it came by.
     tasks: TaskTracker,
 }
@@ -74,6 +76,7 @@ impl AppState {
             seen_keys: SeenKeys::new(now_ms()),
             callers: KnownCallers::default(),
             sandboxes: Sandboxes::default(),
+            snapshots: Snapshots::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -115,6 +118,10 @@ impl AppState {
 
     pub(crate) fn sandboxes(&self) -> &Sandboxes {
         &self.0.sandboxes
+    }
+
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.0.snapshots
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {

@@ -14,6 +14,7 @@ mod origin;
 mod record;
 mod retry;
 mod sandboxes;
+mod snapshots;
 
 use std::fmt;
 use std::sync::Arc;

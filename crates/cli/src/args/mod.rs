@@ -3,12 +3,14 @@
 
 pub mod local;
 pub mod sandboxes;
+pub mod snapshots;
 pub mod values;
 
 use clap::{Arg, ArgAction, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use local::{Engine, KeysArgs, Listen, ServeArgs, SetupArgs};
 use sandboxes::SandboxVerb;
+use snapshots::SnapshotVerb;
 
 /// The version the program says it is.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,7 +34,7 @@ Examples:
 `runtime COMMAND --help` says more about a command. Client commands use RUNTIME_API_URL and RUNTIME_API_KEY; without \
 them, the server of this machine and its owner key.
 
-Not in this version: login, images, volumes, snapshots, jobs, secrets, networks and the other products of the contract."
+Not in this version: login, images, volumes, jobs, secrets, networks and the other products of the contract."
 )]
 pub struct Cli {
     /// Print one JSON value on stdout, and errors as JSON on stderr (only before `--`).
@@ -61,11 +63,29 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watch, snapshot, fork, resize, network, ssh."
+Not in this version: spawn, ps, logs, kill, shell, cp, watch, resize, network, ssh."
     )]
     Sandboxes {
         #[command(subcommand)]
         verb: SandboxVerb,
+    },
+
+    /// See, keep and delete snapshots.
+    #[command(
+        visible_alias = "snapshot",
+        subcommand_required = true,
+        arg_required_else_help = false,
+        after_help = "\
+A snapshot is named by its id or its name.
+
+Examples:
+  runtime sandboxes snapshot worker --name ready
+  runtime snapshots ls
+  runtime sandboxes create --snapshot ID"
+    )]
+    Snapshots {
+        #[command(subcommand)]
+        verb: SnapshotVerb,
     },
 
     /// Show who the key belongs to.

@@ -74,6 +74,25 @@ Examples:
     /// Have a paused sandbox go on where it stood.
     Wake(WakeArgs),
 
+    /// Keep what a sandbox is as a snapshot, and print its id.
+    #[command(after_help = "\
+The sandbox stands still while it is taken and goes on after it. A snapshot outlives its sandbox.
+
+Examples:
+  id=$(runtime sandboxes snapshot worker)
+  runtime sandboxes snapshot worker --name ready --mode disk --retention 30
+  runtime sandboxes create --snapshot \"$id\"")]
+    Snapshot(SnapshotArgs),
+
+    /// Make copies of a sandbox that go on where it stands, and print their ids.
+    #[command(after_help = "\
+A copy has the memory, the processes and the files of its source, and a name, an id and randomness of its own.
+
+Examples:
+  runtime sandboxes fork worker
+  runtime sandboxes fork worker --count 4 --name try     try, try-1, try-2 and try-3")]
+    Fork(ForkArgs),
+
     /// Move the end of a sandbox's time limit.
     #[command(after_help = "\
 Examples:
@@ -345,6 +364,58 @@ pub struct WakeArgs {
     /// Its time limit from now on, in seconds; its own if not given.
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Disk, memory and processes.
+    Memory,
+    /// The disk alone.
+    Disk,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// A name for the snapshot.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// A label of the snapshot; repeatable. Those of the sandbox if there is none.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// How long to keep it; a year if not given.
+    #[arg(long, value_name = "DAYS", value_parser = integer)]
+    pub retention: Option<u64>,
+
+    /// What to keep.
+    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    pub mode: Mode,
+}
+
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// How many copies.
+    #[arg(long, default_value_t = 1, value_parser = integer)]
+    pub count: u64,
+
+    /// A name for the first copy; the others get a number behind it.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// A label of the copies; repeatable. Those of the sandbox if there is none.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// Keep the snapshot that they are made from.
+    #[arg(long)]
+    pub keep_snapshot: bool,
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ mod ls;
 mod overview;
 mod run;
 mod show;
+mod snapshots;
 mod up;
 mod update;
 
@@ -20,6 +21,7 @@ use serde_json::json;
 
 use crate::ClientVerb;
 use crate::args::sandboxes::SandboxVerb;
+use crate::args::snapshots::SnapshotVerb;
 use crate::args::{Shell, VERSION};
 use crate::connect::connect;
 use crate::failure::Failure;
@@ -45,6 +47,15 @@ pub(crate) async fn run(verb: ClientVerb, printer: Printer) -> Outcome {
         ClientVerb::Limits => account::limits(&context()?).await,
         ClientVerb::Version => version(printer),
         ClientVerb::Completions(shell) => completions(shell, printer),
+        ClientVerb::Snapshots(verb) => {
+            let context = context()?;
+            match verb {
+                SnapshotVerb::Ls(args) => snapshots::ls(&context, args).await,
+                SnapshotVerb::Get(args) => snapshots::get(&context, &args.snapshot).await,
+                SnapshotVerb::Extend(args) => snapshots::extend(&context, &args.snapshot, args.days).await,
+                SnapshotVerb::Rm(args) => snapshots::remove(&context, &args.snapshot).await,
+            }
+        }
         ClientVerb::Sandboxes(verb) => sandboxes(verb, &around, printer).await,
     }
 }
@@ -68,6 +79,8 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Restart(args) => lifecycle::restart(&context, &args.sandbox).await,
         SandboxVerb::Pause(args) => lifecycle::pause(&context, &args.sandbox).await,
         SandboxVerb::Wake(args) => lifecycle::wake(&context, &args.sandbox, args.timeout).await,
+        SandboxVerb::Snapshot(args) => snapshots::take(&context, args).await,
+        SandboxVerb::Fork(args) => snapshots::fork(&context, args).await,
         SandboxVerb::Extend(args) => lifecycle::extend(&context, &args.sandbox, args.seconds).await,
         SandboxVerb::Update(args) => update::update(&context, args).await,
         SandboxVerb::Rm(args) => lifecycle::remove(&context, &args.sandbox).await,

@@ -36,7 +36,7 @@ impl Actor {
         }
     }
 
-    async fn freeze(&mut self, machine: Running) -> Result<(), NodeError> {
+    pub(super) async fn freeze(&mut self, machine: Running) -> Result<(), NodeError> {
         let id = self.id;
         // Or it would take what is about to be saved with it.
         self.clear().await;
@@ -82,7 +82,7 @@ impl Actor {
         }
     }
 
-    async fn thaw(&mut self, mut standing: Standing) -> Result<(), NodeError> {
+    pub(super) async fn thaw(&mut self, mut standing: Standing) -> Result<(), NodeError> {
         let id = self.id;
         standing.leave_off().await;
         // Of a save that was committed while its machine could not be ended.
@@ -140,24 +140,16 @@ impl Actor {
             state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
             let Some(newest) = self.newest().await? else { break };
             let root = self.matching_disk(order, &newest).await?;
-            let plan = state.plan(order, root);
-            let abort = plan.abort.clone();
-            let work = state.driver.restore(plan, newest.saved);
-            why = match self.unless_stopped(abort, work).await {
-                Ok(booted) => match self.greet(Running::new(id, booted)).await {
-                    Ok(()) => {
-                        drop((turn, admitted));
-                        let settled = self.settle().await;
-                        if settled.is_err() {
-                            self.undo_start(Disk::Kept).await;
-                        }
-                        return settled;
+            why = match self.come_back(order, root, newest).await {
+                Ok(()) => {
+                    drop((turn, admitted));
+                    let settled = self.settle().await;
+                    if settled.is_err() {
+                        self.undo_start(Disk::Kept).await;
                     }
-                    Err(error) => error,
-                },
-                Err(None) => stopped_meanwhile(),
-                Err(Some(RestoreError::Unusable(what))) => NodeError::MemoryGone(what),
-                Err(Some(RestoreError::Failed(error))) => failed("restore", id, error),
+                    return settled;
+                }
+                Err(error) => error,
             };
             self.undo_start(Disk::Kept).await;
             if self.stop_heard.is_some() {
@@ -169,6 +161,20 @@ impl Actor {
             self.drop_saved().await?;
         }
         Err(why)
+    }
+
+    /// Restores a memory on that disk and waits for its agent. Whatever comes of it has to be settled or undone.
+    pub(super) async fn come_back(&mut self, order: &Order, root: PathBuf, newest: Newest) -> Result<(), NodeError> {
+        let (id, state) = (self.id, self.state.clone());
+        let plan = state.plan(order, root);
+        let abort = plan.abort.clone();
+        let work = state.driver.restore(plan, newest.saved);
+        match self.unless_stopped(abort, work).await {
+            Ok(booted) => self.greet(Running::new(id, booted)).await,
+            Err(None) => Err(stopped_meanwhile()),
+            Err(Some(RestoreError::Unusable(what))) => Err(NodeError::MemoryGone(what)),
+            Err(Some(RestoreError::Failed(error))) => Err(failed("restore", id, error)),
+        }
     }
 
     /// The sandbox's disk as it was when that memory was saved.
@@ -202,7 +208,7 @@ impl Actor {
     }
 
     /// The machine was heard. What was saved of it must never run again, and only then may anybody use it.
-    async fn settle(&mut self) -> Result<(), NodeError> {
+    pub(super) async fn settle(&mut self) -> Result<(), NodeError> {
         let (state, id) = (self.state.clone(), self.id);
         blocking(move || state.saves.spend(id).map_err(|e| failed("use up the saved memory of", id, e))).await?;
         self.litter = true;

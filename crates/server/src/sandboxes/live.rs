@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use runtime_model::{SandboxId, State};
 use runtime_proto::node::NodeError;
-use runtime_store::SandboxRow;
+use runtime_store::{Operation, SandboxRow};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,8 @@ pub struct Live {
     cpu: Mutex<Option<(Instant, u64)>>,
     /// A task is looking whether a limit is reached.
     limiting: AtomicBool,
+    /// Snapshots are wanted of it.
+    captures: AtomicBool,
     /// Why the last start, pause or wake failed, for the one who asked for it.
     start_error: Mutex<Option<NodeError>>,
 }
@@ -58,6 +60,7 @@ impl Live {
             work: Mutex::new(Work::Asleep),
             cpu: Mutex::new(None),
             limiting: AtomicBool::new(false),
+            captures: AtomicBool::new(false),
             start_error: Mutex::new(None),
         }
     }
@@ -174,6 +177,18 @@ impl Live {
         self.limiting.store(false, Ordering::Release);
     }
 
+    pub(crate) fn want_captures(&self) {
+        self.captures.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn captures_seen(&self) {
+        self.captures.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn wants_captures(&self) -> bool {
+        self.captures.load(Ordering::Acquire)
+    }
+
     pub(crate) fn note_start_error(&self, error: Option<NodeError>) {
         *self.start_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
@@ -263,6 +278,8 @@ impl AppState {
             match row.state {
                 State::Running => return Ok(Ready::new(live, row)),
                 State::Stopping | State::Stopped => return Err(stopped()),
+                // It stands still for a snapshot, and goes on by itself.
+                State::Pausing if row.operation == Some(Operation::Capture) => {}
                 State::Pausing | State::Paused if !row.auto_wake => {
                     return Err(ApiError::new(Kind::SandboxPaused, "The sandbox is paused.").hint("Wake it first."));
                 }

@@ -6,10 +6,11 @@
 //! with.
 
 mod change;
+mod copy;
 mod create;
 mod driver;
 mod env;
-mod fields;
+pub(crate) mod fields;
 mod find;
 mod lifecycle;
 mod live;
@@ -18,7 +19,8 @@ mod record;
 mod registry;
 mod settings;
 
-pub(crate) use change::{Step, apply};
+pub(crate) use change::{Step, apply, name_taken};
+pub(crate) use create::other_engine;
 pub use env::check_env;
 pub(crate) use env::env_map;
 pub(crate) use find::json_response;

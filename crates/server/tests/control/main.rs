@@ -8,5 +8,6 @@ mod names;
 mod node;
 mod pause;
 mod recovery;
+mod snapshots;
 mod stack;
 mod validation;

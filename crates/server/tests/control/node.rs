@@ -1,16 +1,18 @@
 //! A node whose machines are entries of a table. Its agent is at the other end of a real channel and speaks real
 //! messages; it knows how many processes live, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
-use runtime_model::{Reason, SandboxId};
+use runtime_model::{Reason, SandboxId, SnapshotId};
 use runtime_proto::channel::{Channel, Config, Side};
 use runtime_proto::guest::{Activity, Ask, ErrorCode, Event, GuestError, Request, Tell, decode_request, encode};
-use runtime_proto::node::{Disk, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
+use runtime_proto::node::{
+    Capture, Captured, Disk, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
+};
 use tokio::sync::{broadcast, watch};
 
 pub(crate) const MEMORY_MIB: u64 = 8192;
@@ -31,6 +33,11 @@ pub(crate) struct MemoryNode {
     live_processes: Mutex<u32>,
     /// What the next wakes answer.
     wake_refusals: Mutex<Vec<NodeError>>,
+    snapshots: Mutex<BTreeSet<SnapshotId>>,
+    /// What the next captures answer.
+    capture_refusals: Mutex<Vec<NodeError>>,
+    /// Captures go on only while this is true.
+    capture_gate: watch::Sender<bool>,
     asked: AtomicUsize,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -44,6 +51,9 @@ impl MemoryNode {
             starts: Mutex::default(),
             live_processes: Mutex::new(0),
             wake_refusals: Mutex::default(),
+            snapshots: Mutex::default(),
+            capture_refusals: Mutex::default(),
+            capture_gate: watch::Sender::new(true),
             asked: AtomicUsize::new(0),
             events: broadcast::channel(16).0,
         })
@@ -59,6 +69,18 @@ impl MemoryNode {
 
     pub(crate) fn refuse_next_wake(&self, error: NodeError) {
         self.wake_refusals.lock().unwrap().push(error);
+    }
+
+    pub(crate) fn hold_captures(&self, hold: bool) {
+        self.capture_gate.send_replace(!hold);
+    }
+
+    pub(crate) fn refuse_next_capture(&self, error: NodeError) {
+        self.capture_refusals.lock().unwrap().push(error);
+    }
+
+    pub(crate) fn kept(&self) -> Vec<SnapshotId> {
+        self.snapshots.lock().unwrap().iter().copied().collect()
     }
 
     pub(crate) fn starts(&self) -> Vec<(SandboxId, Disk)> {
@@ -118,6 +140,11 @@ impl Node for MemoryNode {
         if order.disk == Disk::Kept && !self.machines.lock().unwrap().contains_key(&order.id) {
             return Err(NodeError::DiskGone);
         }
+        if let Disk::Snapshot(snapshot) = order.disk
+            && !self.snapshots.lock().unwrap().contains(&snapshot)
+        {
+            return Err(NodeError::SnapshotGone);
+        }
         self.machines.lock().unwrap().insert(order.id, Machine { running: true, paused: false });
         Ok(())
     }
@@ -156,6 +183,29 @@ impl Node for MemoryNode {
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError> {
         self.machines.lock().unwrap().remove(&id);
         Ok(())
+    }
+
+    async fn capture(&self, wanted: Capture) -> Result<Captured, NodeError> {
+        self.capture_gate.subscribe().wait_for(|open| *open).await.unwrap();
+        if let Some(error) = self.capture_refusals.lock().unwrap().pop() {
+            return Err(error);
+        }
+        let machine = self.machines.lock().unwrap().get(&wanted.id).copied();
+        let stands = machine.is_some_and(|machine| machine.running || machine.paused);
+        if machine.is_none() || (wanted.memory && !stands) {
+            return Err(NodeError::NotRunning);
+        }
+        self.snapshots.lock().unwrap().insert(wanted.snapshot);
+        Ok(Captured { stored_bytes: 4096 })
+    }
+
+    async fn drop_snapshot(&self, id: SnapshotId) -> Result<(), NodeError> {
+        self.snapshots.lock().unwrap().remove(&id);
+        Ok(())
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, NodeError> {
+        Ok(self.kept())
     }
 
     async fn set_disk_limit(&self, _id: SandboxId, _disk_mib: u64) -> Result<(), NodeError> {

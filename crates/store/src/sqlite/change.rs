@@ -4,7 +4,10 @@ use runtime_model::{CredentialId, SandboxId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
-use crate::{CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, StoreError};
+use super::snapshot;
+use crate::{
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, SnapshotRow, StoreError,
+};
 
 pub(super) enum Change {
     InsertCredential(CredentialRow),
@@ -13,10 +16,13 @@ pub(super) enum Change {
     Remember(IdempotencyRow),
     Sweep(i64, i64),
     CreateSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
+    CreateSandboxes(Vec<SandboxRow>, Option<IdempotencyRow>),
     UncreateSandbox(SandboxId, Option<(String, String)>),
     SaveSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
     DeleteSandbox(DeletedRow, Option<IdempotencyRow>),
     Removed(SandboxId),
+    CreateSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
+    SaveSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
     Touch(Vec<(SandboxId, i64)>),
 }
 
@@ -42,6 +48,9 @@ impl Change {
             Self::Remember(row) => remember(db, &row).await.map(|()| Applied::Flag(true)),
             Self::Sweep(now, deleted_before) => sweep(db, now, deleted_before).await,
             Self::CreateSandbox(row, key) => create(db, &row, key).await,
+            Self::CreateSandboxes(rows, key) => create_all(db, &rows, key).await,
+            Self::CreateSnapshot(row, key) => create_snapshot(db, &row, key).await,
+            Self::SaveSnapshot(row, key) => save_snapshot(db, &row, key).await,
             Self::UncreateSandbox(id, key) => uncreate(db, id, key).await,
             Self::SaveSandbox(row, key) => save(db, &row, key).await,
             Self::DeleteSandbox(row, key) => delete(db, &row, key).await,
@@ -50,6 +59,10 @@ impl Change {
         }
     }
 }
+
+/// Before what is no single sandbox in the column of that name.
+pub(super) const SNAPSHOT: &str = "snapshot:";
+pub(super) const FORK: &str = "fork:";
 
 fn at(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Sql { step, source }
@@ -100,6 +113,11 @@ async fn remember(db: &mut SqliteConnection, row: &IdempotencyRow) -> Result<(),
     let (body, sandbox) = match &row.replay {
         Replay::Body(body) => (Some(body.as_slice()), None),
         Replay::Sandbox(id) => (None, Some(id.to_string())),
+        Replay::Snapshot(id) => (None, Some(format!("{SNAPSHOT}{id}"))),
+        Replay::Fork(ids) => {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            (None, Some(format!("{FORK}{}", ids.join(","))))
+        }
     };
     sqlx::query(
         "insert into idempotency (scope, key, fingerprint, status, body, sandbox, expires_at) \
@@ -159,6 +177,11 @@ async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Resu
         .execute(&mut *db)
         .await
         .map_err(at("sweeping deleted sandboxes"))?;
+    sqlx::query("delete from snapshots where state = 'deleted' and deleted_at < $1")
+        .bind(deleted_before)
+        .execute(&mut *db)
+        .await
+        .map_err(at("sweeping deleted snapshots"))?;
     bound_bodies(db, REMEMBERED_BYTES).await?;
     // A little each time, so that no change waits long for it.
     sqlx::query("pragma incremental_vacuum(2048)").execute(db).await.map_err(at("giving back free pages"))?;
@@ -236,6 +259,50 @@ async fn create(
     write_row(db, row, INSERT).await?;
     if let Some(holder) = hold_name(db, row).await? {
         return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_all(
+    db: &mut SqliteConnection,
+    rows: &[SandboxRow],
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    let now = rows.first().map_or(0, |row| row.created_at);
+    if let Some(held) = claim(db, key.as_ref(), now).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    for row in rows {
+        write_row(db, row, INSERT).await?;
+        if let Some(holder) = hold_name(db, row).await? {
+            return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+        }
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_snapshot(
+    db: &mut SqliteConnection,
+    row: &SnapshotRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    snapshot::write(db, row, snapshot::INSERT).await?;
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn save_snapshot(
+    db: &mut SqliteConnection,
+    row: &SnapshotRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    if snapshot::write(db, row, snapshot::UPDATE).await? == 0 {
+        return Ok(Applied::Outcome(Outcome::Moved));
+    }
+    if let Some(key) = key {
+        remember(db, &key).await?;
     }
     Ok(Applied::Outcome(Outcome::Done))
 }

@@ -7,6 +7,7 @@
 mod change;
 mod epoch;
 mod read;
+mod snapshot;
 mod writer;
 
 use std::fs::{OpenOptions, Permissions};
@@ -15,13 +16,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime_model::{CredentialId, SandboxId};
+use runtime_model::{CredentialId, SandboxId, SnapshotId};
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::oneshot;
 
-use crate::{CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, Store, StoreError};
+use crate::{
+    CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, SnapshotFilter, SnapshotRow, Store,
+    StoreError,
+};
 use change::{Applied, Change};
 use epoch::Epoch;
 use writer::Writer;
@@ -150,6 +154,14 @@ impl Store for SqliteStore {
         self.outcome(Change::CreateSandbox(Box::new(row), key)).await
     }
 
+    async fn create_sandboxes(
+        &self,
+        rows: Vec<SandboxRow>,
+        key: Option<IdempotencyRow>,
+    ) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSandboxes(rows, key)).await
+    }
+
     async fn uncreate_sandbox(&self, id: SandboxId, key: Option<(String, String)>) -> Result<(), StoreError> {
         self.flag(Change::UncreateSandbox(id, key)).await.map(drop)
     }
@@ -196,6 +208,30 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: ListFilter) -> Result<Vec<SandboxRow>, StoreError> {
         read::list(&self.readers, filter).await
+    }
+
+    async fn create_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSnapshot(Box::new(row), key)).await
+    }
+
+    async fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>, StoreError> {
+        snapshot::one(&self.readers, id).await
+    }
+
+    async fn save_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError> {
+        self.outcome(Change::SaveSnapshot(Box::new(row), key)).await
+    }
+
+    async fn snapshots(&self, filter: SnapshotFilter) -> Result<Vec<SnapshotRow>, StoreError> {
+        snapshot::list(&self.readers, filter).await
+    }
+
+    async fn unfinished_snapshots(&self) -> Result<Vec<SnapshotRow>, StoreError> {
+        snapshot::unfinished(&self.readers).await
+    }
+
+    async fn expired_snapshots(&self, now_ms: i64) -> Result<Vec<SnapshotId>, StoreError> {
+        snapshot::expired(&self.readers, now_ms).await
     }
 
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError> {
