@@ -51,7 +51,8 @@ export class Process {
   readonly sandboxId: string;
   readonly #place: Place;
   #info: ProcessInfo;
-  #inputOffset: number;
+  /** Input bytes that the sandbox has; unknown after a write that failed. */
+  #inputOffset: number | undefined;
   /** Writes take their turn: bytes must not overtake each other. */
   #lastWrite: Promise<void> = Promise.resolve();
 
@@ -115,8 +116,11 @@ export class Process {
   /** Waits until it has ended, and answers with what is kept of its output: up to 1 MiB. */
   async wait(options: Pick<OutputOptions, "signal"> = {}): Promise<CommandResult> {
     const collected = new Collected(KEPT_OUTPUT);
-    for await (const event of this.output(options)) collected.take(event);
-    await this.refresh({ signal: options.signal });
+    for await (const event of this.output(options)) {
+      collected.take(event);
+      // Its record may be gone by now: a sandbox remembers only the last ones that ended.
+      if (event.type === "exit") this.#info = { ...this.#info, state: event.state, exitCode: event.exitCode };
+    }
     return { ...collected.result(), processId: this.id };
   }
 
@@ -132,7 +136,9 @@ export class Process {
     }
     const bytes = typeof data === "string" ? utf8(data) : data;
     const turn = this.#lastWrite.then(() => this.#write(bytes, options));
-    this.#lastWrite = turn.catch(() => undefined);
+    this.#lastWrite = turn.catch(() => {
+      this.#inputOffset = undefined;
+    });
     await turn;
   }
 
@@ -142,7 +148,7 @@ export class Process {
     for (;;) {
       const piece = bytes.subarray(at, at + most);
       const last = at + piece.length === bytes.length;
-      const offset = this.#inputOffset;
+      const offset = (this.#inputOffset ??= (await this.refresh(options)).info.stdinOffset);
       const answer = await this.#place.transport.json<Schema["InputAnswer"]>({
         method: "POST",
         path: `${this.#path()}:write`,
@@ -156,7 +162,7 @@ export class Process {
           message: `the server took ${String(taken)} of ${String(piece.length)} bytes`,
         });
       }
-      this.#inputOffset += taken;
+      this.#inputOffset = offset + taken;
       at += taken;
       if (taken === 0 && piece.length > 0) {
         most = SMALL_WRITE;

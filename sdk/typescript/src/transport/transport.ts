@@ -151,6 +151,8 @@ export class Transport {
     const key = call.method === "GET" ? undefined : checkedKey(options.idempotencyKey);
     const headers = this.#headers(call, key);
     const url = `${this.origin}${call.path}${encodeQuery(call.query)}`;
+    // What cannot be said as JSON is the caller's mistake, and no failure of a connection.
+    const body = call.bytes ?? (call.body === undefined ? undefined : JSON.stringify(call.body));
     const retry = new Retry({
       deadlineMs: atLeast(0, "timeoutMs", options.timeoutMs ?? this.#timeoutMs),
       maxRetries: call.once === true ? 0 : this.#maxRetries,
@@ -165,7 +167,7 @@ export class Transport {
       const attempt = new Attempt(left, options.signal);
       try {
         attempt.release = await this.#gate.enter(stream, attempt.signal);
-        const response = await attempt.start(this.#fetch, url, call, headers);
+        const response = await attempt.start(this.#fetch, url, { method: call.method, headers, body });
         const answer = await read(response, () => {
           attempt.end();
         });
@@ -237,6 +239,13 @@ export class Transport {
   }
 }
 
+/** What every attempt of a call sends alike. */
+interface Sent {
+  method: string;
+  headers: Record<string, string>;
+  body: string | Uint8Array | undefined;
+}
+
 /** One attempt's timers and its place in line; whatever ends it, both are given back. */
 class Attempt {
   readonly #controller = new AbortController();
@@ -265,15 +274,14 @@ class Attempt {
   }
 
   /** Sends the request and waits for the head of a success; any other answer is thrown. */
-  async start(send: typeof fetch, url: string, call: Call, headers: Record<string, string>): Promise<Response> {
+  async start(send: typeof fetch, url: string, { method, headers, body }: Sent): Promise<Response> {
     this.#silence = timer(() => {
       this.#abort("silence");
     }, ANSWER_STARTS_WITHIN_MS);
-    const body = call.bytes === undefined ? stringify(call.body) : (call.bytes as Uint8Array<ArrayBuffer>);
     const response = await send(url, {
-      method: call.method,
+      method,
       headers,
-      ...(body === undefined ? {} : { body }),
+      ...(body === undefined ? {} : { body: body as string | Uint8Array<ArrayBuffer> }),
       signal: this.signal,
       // A redirect is no answer of this API, and the key must not follow it.
       redirect: "manual",
@@ -311,10 +319,6 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 function timer(run: () => void, ms: number): ReturnType<typeof setTimeout> {
   return setTimeout(run, Math.min(ms, LONGEST_TIMER_MS));
-}
-
-function stringify(body: unknown): string | undefined {
-  return body === undefined ? undefined : JSON.stringify(body);
 }
 
 function checkedKey(given: string | undefined): string {
