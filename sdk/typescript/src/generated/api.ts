@@ -947,6 +947,59 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}:pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have it stand still with its memory. Answered as soon as it does. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}:restart": {
         parameters: {
             query?: never;
@@ -1176,7 +1229,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Go on with a paused sandbox. No sandbox of this server is ever paused yet. */
+        /** Have a paused sandbox go on where it stood. One with a time limit gets it anew. */
         post: {
             parameters: {
                 query?: never;
@@ -1186,7 +1239,11 @@ export interface paths {
                 };
                 cookie?: never;
             };
-            requestBody?: never;
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["WakeSandbox"];
+                };
+            };
             responses: {
                 200: {
                     headers: {
@@ -1986,6 +2043,13 @@ export interface components {
             timeoutSeconds?: number | null;
             /** @default null */
             user?: string | null;
+        };
+        WakeSandbox: {
+            /**
+             * Format: int32
+             * @description Its time limit from now on; its own if left out.
+             */
+            timeoutSeconds?: number | null;
         };
     };
     responses: never;

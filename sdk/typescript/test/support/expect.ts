@@ -5,7 +5,8 @@ type Rule = (value: unknown, argument: unknown, look: (path: string) => unknown)
 const RULES: Record<string, Rule> = {
   $type: (value, type) => typeOf(value) === type,
   $matches: (value, pattern) => typeof value === "string" && new RegExp(pattern as string, "u").test(value),
-  $length: (value, length) => (typeof value === "string" ? Array.from(value).length : (value as unknown[]).length) === length,
+  $length: (value, length) =>
+    (typeof value === "string" ? Array.from(value).length : (value as unknown[]).length) === length,
   $contains: (value, part, look) =>
     typeof value === "string"
       ? value.includes(part as string)
