@@ -2,8 +2,10 @@
  * What a call can fail with: the server's refusal, or the client's own failure with status 0.
  */
 
-/** Codes that say a feature is switched off on purpose: asking again changes nothing. */
-const OFF_CODES: ReadonlySet<string> = new Set([
+/** Codes that asking again does not change: features switched off on purpose, quotas, a command's own want of memory. */
+const NEVER_PASSING: ReadonlySet<string> = new Set([
+  "quota_exceeded",
+  "out_of_memory",
   "unavailable",
   "unsupported",
   "fork_unavailable",
@@ -28,7 +30,7 @@ const ROOM_ENDS: ReadonlySet<string> = new Set(["no_capacity", "no_credit_runnin
 
 const PASSING_STATUSES: ReadonlySet<number> = new Set([429, 502, 503, 504]);
 
-/** The client's own failures that another try may not meet again. */
+/** The client's own failures that it meets with another try itself; the rest are mistakes of the caller or of a server. */
 const PASSING_OWN: ReadonlySet<string> = new Set(["connection_error", "timeout", "download_incomplete"]);
 
 /** The parts of an error. */
@@ -82,10 +84,10 @@ export class RuntimeError extends Error {
 
   /** Whether the same call may succeed later: the server's word first, else what code and status usually mean. */
   get retryable(): boolean {
-    if (this.#said === undefined && ROOM_ENDS.has(this.code)) {
-      return !this.isAboutCount;
-    }
-    return this.passes;
+    if (this.#said !== undefined) return this.#said;
+    if (NEVER_PASSING.has(this.code)) return false;
+    if (ROOM_ENDS.has(this.code)) return !this.isAboutCount;
+    return this.status === 0 || PASSING_STATUSES.has(this.status);
   }
 
   /** The key that the call carried: the same call with it again cannot take effect twice. */
@@ -103,14 +105,15 @@ export class RuntimeError extends Error {
     return this.#said;
   }
 
-  /** As `retryable`, but a want of room does not pass by itself within seconds. @internal */
+  /**
+   * Whether the client itself should try again: as `retryable`, but a want of room does not pass within seconds, and of
+   * what has no status only a broken connection passes.
+   *
+   * @internal
+   */
   get passes(): boolean {
-    if (this.#said !== undefined) {
-      return this.#said;
-    }
-    if (OFF_CODES.has(this.code) || this.code === "quota_exceeded" || this.code === "out_of_memory") {
-      return false;
-    }
+    if (this.#said !== undefined) return this.#said;
+    if (NEVER_PASSING.has(this.code)) return false;
     return this.status === 0 ? PASSING_OWN.has(this.code) : PASSING_STATUSES.has(this.status);
   }
 

@@ -15,7 +15,8 @@ const SHORT_MS = 60_000;
 /** A day: what a stream gets if nothing is said. The server takes it for "no limit of mine". */
 const LONGEST_MS = 86_400_000;
 const SHORT_KEEPS = 64 * 1024;
-const LONG_KEEPS = 1024 * 1024;
+/** Enough for all output of nearly every command; only a bound for those that never stop talking. */
+const LONG_KEEPS = 64 * 1024 * 1024;
 /** How long the end of a command whose caller gave up may take to send. */
 const LAST_WORD_MS = 10_000;
 
@@ -60,12 +61,13 @@ async function answered(place: Place, command: Command, options: ExecOptions): P
 
 /** Runs it as a stream and keeps the head of what it says, as an answer that is not streamed would. */
 async function collect(place: Place, command: Command, options: ExecOptions): Promise<CommandResult> {
-  const keeps = (options.timeoutMs ?? SHORT_MS) > SHORT_MS ? LONG_KEEPS : SHORT_KEEPS;
-  const collected = new Collected(keeps);
+  const { onStdout, onStderr, timeoutMs = SHORT_MS } = options;
+  const isLong = onStdout !== undefined || onStderr !== undefined || timeoutMs > SHORT_MS;
+  const collected = new Collected(isLong ? LONG_KEEPS : SHORT_KEEPS);
   for await (const event of openStream(place, command, options)) {
     collected.take(event);
-    if (event.type === "stdout") options.onStdout?.(event.data);
-    if (event.type === "stderr") options.onStderr?.(event.data);
+    if (event.type === "stdout") onStdout?.(event.data);
+    if (event.type === "stderr") onStderr?.(event.data);
   }
   return collected.result();
 }

@@ -44,7 +44,7 @@ export interface ExecOptions extends ExecStreamOptions {
 export interface CommandResult {
   /** The exit code; ended by a signal: its number, negative; null if nobody knows. */
   exitCode: number | null;
-  /** Its first 64 KiB, or 1 MiB with a `timeoutMs` above 60,000; bytes that are no UTF-8 become U+FFFD. */
+  /** Its first 64 KiB, or 64 MiB with a callback or a `timeoutMs` above 60,000; bytes that are no UTF-8 become U+FFFD. */
   stdout: string;
   /** As `stdout`. */
   stderr: string;

@@ -70,7 +70,7 @@ describe("exec", () => {
       exitCode: 2,
       stdout: "out\n",
       stderr: "boom\n",
-      retryable: false,
+      retryable: true,
     });
     const late = await failure(sandbox.exec("sleep 9", { check: true, timeoutMs: 200 }), CommandError);
     expect(late.code).toBe("command_timeout");

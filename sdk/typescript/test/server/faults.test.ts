@@ -148,8 +148,9 @@ describe("downloads", () => {
     await sandbox.files.write("/workspace/d", bytes);
     proxy.on("content", () => ({ kind: "cut", afterBytes: 100_000 }));
     const stream = await sandbox.files.readStream("/workspace/d");
-    const error = await failure(new Response(stream).arrayBuffer(), Error);
-    expect(JSON.stringify(error.cause ?? error)).toContain("download_incomplete");
+    const error = await failure(stream.pipeTo(new WritableStream()), RuntimeError);
+    expect(error).toMatchObject({ code: "download_incomplete", details: { expected: 200_000 } });
+    expect(error.cause).toBeInstanceOf(ConnectionError);
     expect(proxy.passed).toHaveLength(1);
   });
 });

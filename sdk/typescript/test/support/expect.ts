@@ -19,7 +19,7 @@ const RULES: Record<string, Rule> = {
 /** Where a value is not what was expected; empty if it is. */
 export function differences(value: unknown, expected: unknown, look: (path: string) => unknown, at = "it"): string[] {
   if (Array.isArray(expected)) {
-    if (!Array.isArray(value)) return [`${at} is no list: ${JSON.stringify(value)}`];
+    if (!Array.isArray(value)) return [`${at} is no list: ${show(value)}`];
     if (value.length !== expected.length) {
       return [`${at} has ${String(value.length)} items, not ${String(expected.length)}`];
     }
@@ -31,16 +31,22 @@ export function differences(value: unknown, expected: unknown, look: (path: stri
     if (entries.length === 1 && name?.startsWith("$") === true) {
       const rule = RULES[name];
       if (rule === undefined) throw new Error(`there is no rule ${name}`);
-      return rule(value, argument, look) ? [] : [`${at} is ${JSON.stringify(value)}, not ${JSON.stringify(expected)}`];
+      return rule(value, argument, look) ? [] : [`${at} is ${show(value)}, not ${JSON.stringify(expected)}`];
     }
     const object = (value ?? {}) as Record<string, unknown>;
     return entries.flatMap(([key, one]) => differences(object[key], one, look, `${at}.${key}`));
   }
   // A key that is not sent and a null say the same.
-  return (value ?? null) === expected ? [] : [`${at} is ${JSON.stringify(value)}, not ${JSON.stringify(expected)}`];
+  return (value ?? null) === expected ? [] : [`${at} is ${show(value)}, not ${JSON.stringify(expected)}`];
 }
 
 function typeOf(value: unknown): string {
   if (value === null || value === undefined) return "null";
   return Array.isArray(value) ? "array" : typeof value;
+}
+
+/** A value for a message; the whole of a long one helps nobody. */
+function show(value: unknown): string {
+  const text = JSON.stringify(value ?? null);
+  return text.length <= 500 ? text : `${text.slice(0, 500)}… (${String(text.length)} characters)`;
 }

@@ -67,7 +67,8 @@ test("whether the same call may succeed later", () => {
   expect(retryable(409, { code: "no_capacity", retryable: false })).toBe(false);
   expect(retryable(409, { code: "name_taken" })).toBe(false);
   expect(new api.ConnectionError({ code: "connection_error", message: "" }).retryable).toBe(true);
-  expect(new api.RuntimeError({ code: "missing_api_key", message: "" }).retryable).toBe(false);
+  expect(new api.RuntimeError({ code: "start_failed", message: "" }).retryable).toBe(true);
+  expect(new api.RuntimeError({ code: "out_of_memory", message: "" }).retryable).toBe(false);
 });
 
 test("a wait in seconds may have a fraction and nothing else", () => {
