@@ -102,7 +102,10 @@ fn components(workspace: &Workspace) -> Result<()> {
 /// The product prepares its own host; the tests use what it prepared.
 pub(crate) fn host(workspace: &Workspace) -> Result<()> {
     require_root("preparing sandboxes (mounts, cgroups, a disk pool)")?;
-    call(Command::new(workspace.runtime_binary()).args(["setup", "--data-dir", DATA_DIR]))
+    for engine in ["gvisor", "qemu"] {
+        call(Command::new(workspace.runtime_binary()).args(["setup", "--data-dir", DATA_DIR, "--engine", engine]))?;
+    }
+    Ok(())
 }
 
 fn is_installed(package: &str) -> bool {
