@@ -155,6 +155,9 @@ fn what_firecracker_refuses_is_told_with_its_reason() {
     let (vmm, launch) = (program(), place.cold());
     let machine = place.start("one", &launch);
     let at = place.at(&machine);
+    let root = Root::of(machine.process).unwrap();
+    // It exists before it listens.
+    drop(Fresh::wait(&root.path(jail::API), API_LIMIT, || true).unwrap());
     let error = vmm.pause(&at).unwrap_err();
     assert!(matches!(error, VmmError::Firecracker(ApiError::Phase(State::NotStarted))), "{error:?}");
     vmm.boot(&at, &launch).unwrap();
