@@ -1,5 +1,7 @@
 //! Who this sandbox is: taken from the host's hello, at the start and after every restore or fork.
 
+use std::io::Write;
+
 use runtime_proto::guest::Hello;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, Timespec};
@@ -10,9 +12,17 @@ use crate::process::now;
 /// Clocks closer than this are left alone.
 const CLOCK_SLACK_NS: u64 = 5_000_000;
 
-/// Takes over name, randomness and time. What the machine does not allow is left as it is: under a user-space kernel
-/// the clock is the host's and the pool is fed by it.
+/// Takes over randomness, time and name, in this order: nothing may be drawn from a memory that others share. What the
+/// machine does not allow is left as it is: under a user-space kernel the clock is the host's and the pool is fed by it.
 pub(crate) fn take(hello: &Hello) {
+    stir(&hello.entropy);
+    if hello.host_time > 0 && hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
+        let time = Timespec {
+            tv_sec: (hello.host_time / 1_000_000_000) as i64,
+            tv_nsec: (hello.host_time % 1_000_000_000) as i64,
+        };
+        let _ = rustix::time::clock_settime(ClockId::Realtime, time);
+    }
     if !hello.hostname.is_empty() && hello.hostname.len() <= 64 {
         if let Err(error) = rustix::system::sethostname(hello.hostname.as_bytes()) {
             log!("setting the host name failed: {error}");
@@ -25,31 +35,21 @@ pub(crate) fn take(hello: &Hello) {
             }
         }
     }
-    take_machine_id(&hello.sandbox_id);
-    if !hello.entropy.is_empty() {
-        let _ = std::fs::write("/dev/urandom", &hello.entropy);
-    }
-    if hello.host_time > 0 && hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
-        let time = Timespec {
-            tv_sec: (hello.host_time / 1_000_000_000) as i64,
-            tv_nsec: (hello.host_time % 1_000_000_000) as i64,
-        };
-        let _ = rustix::time::clock_settime(ClockId::Realtime, time);
+    let machine_id: String = hello.sandbox_id.chars().filter(char::is_ascii_hexdigit).collect();
+    if rustix::process::getpid().is_init() && machine_id.len() == 32 {
+        let _ = std::fs::write("/etc/machine-id", format!("{}\n", machine_id.to_ascii_lowercase()));
     }
 }
 
-/// Nobody shares it: it is the sandbox's own id.
-fn take_machine_id(sandbox: &str) {
-    let id: String = sandbox.chars().filter(char::is_ascii_hexdigit).collect();
-    let path = "/etc/machine-id";
-    if id.len() != 32 || !rustix::process::getpid().is_init() {
+/// Without the right to credit it, it is still mixed in.
+fn stir(entropy: &[u8]) {
+    if entropy.is_empty() {
         return;
     }
-    let line = format!("{}\n", id.to_ascii_lowercase());
-    if !std::fs::read_to_string(path).is_ok_and(|known| known == line)
-        && let Err(error) = std::fs::write(path, line)
-    {
-        log!("writing the machine id failed: {error}");
+    let Ok(pool) = std::fs::File::options().write(true).open("/dev/urandom") else { return };
+    let some = &entropy[..entropy.len().min(runtime_host::guest::MAX_ENTROPY)];
+    if runtime_host::guest::stir_entropy(&pool, some).is_err() {
+        let _ = (&pool).write_all(entropy);
     }
 }
 
