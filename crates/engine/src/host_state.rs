@@ -119,7 +119,8 @@ impl HostState {
             if let Disk::Snapshot(snapshot) = kind {
                 let copy = state.snapshots.disk(snapshot).map_err(|e| failed("find", snapshot, e))?;
                 let copy = copy.ok_or(NodeError::SnapshotGone)?;
-                let root = pool.root_from(&copy, &name, disk_mib).map_err(|e| failed("copy the snapshot for", id, e))?;
+                let root =
+                    pool.root_from(&copy, &name, disk_mib).map_err(|e| failed("copy the snapshot for", id, e))?;
                 state.driver.limit_disk(pool, &name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
                 return Ok(root);
             }
