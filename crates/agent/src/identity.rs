@@ -21,7 +21,11 @@ pub(crate) fn take(hello: &Hello) {
             tv_sec: (hello.host_time / 1_000_000_000) as i64,
             tv_nsec: (hello.host_time % 1_000_000_000) as i64,
         };
-        let _ = rustix::time::clock_settime(ClockId::Realtime, time);
+        if let Err(error) = rustix::time::clock_settime(ClockId::Realtime, time)
+            && !crate::setup::user_space_kernel()
+        {
+            log!("setting the clock failed: {error}");
+        }
     }
     if !hello.hostname.is_empty() && hello.hostname.len() <= 64 {
         if let Err(error) = rustix::system::sethostname(hello.hostname.as_bytes()) {
@@ -29,15 +33,21 @@ pub(crate) fn take(hello: &Hello) {
         }
         let hosts = format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\t{}\n", hello.hostname);
         if rustix::process::getpid().is_init() {
-            let _ = std::fs::write("/etc/hostname", format!("{}\n", hello.hostname));
+            tell("/etc/hostname", &format!("{}\n", hello.hostname));
             if !std::fs::read_to_string("/etc/hosts").is_ok_and(|known| known.contains(&hello.hostname)) {
-                let _ = std::fs::write("/etc/hosts", hosts);
+                tell("/etc/hosts", &hosts);
             }
         }
     }
     let machine_id: String = hello.sandbox_id.chars().filter(char::is_ascii_hexdigit).collect();
     if rustix::process::getpid().is_init() && machine_id.len() == 32 {
-        let _ = std::fs::write("/etc/machine-id", format!("{}\n", machine_id.to_ascii_lowercase()));
+        tell("/etc/machine-id", &format!("{}\n", machine_id.to_ascii_lowercase()));
+    }
+}
+
+fn tell(path: &str, text: &str) {
+    if let Err(error) = std::fs::write(path, text) {
+        log!("writing {path} failed: {error}");
     }
 }
 
@@ -46,10 +56,15 @@ fn stir(entropy: &[u8]) {
     if entropy.is_empty() {
         return;
     }
-    let Ok(pool) = std::fs::File::options().write(true).open("/dev/urandom") else { return };
+    let pool = match std::fs::File::options().write(true).open("/dev/urandom") {
+        Ok(pool) => pool,
+        Err(error) => return log!("opening the random pool failed: {error}"),
+    };
     let some = &entropy[..entropy.len().min(runtime_host::guest::MAX_ENTROPY)];
-    if runtime_host::guest::stir_entropy(&pool, some).is_err() {
-        let _ = (&pool).write_all(entropy);
+    if runtime_host::guest::stir_entropy(&pool, some).is_err()
+        && let Err(error) = (&pool).write_all(entropy)
+    {
+        log!("stirring the random pool failed: {error}");
     }
 }
 
