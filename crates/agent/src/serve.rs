@@ -152,6 +152,12 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
             Tell::Activity(Activity { live_processes: (agent.table.live() + agent.table.left_behind()) as u32 })
         }
         Ask::Shutdown(wanted) => shutdown::run(agent, Duration::from_millis(wanted.grace_ms)).await?,
+        Ask::Sync(_) => {
+            tokio::task::spawn_blocking(rustix::fs::sync)
+                .await
+                .map_err(|error| GuestError::new(ErrorCode::Internal, format!("writing to the disks: {error}")))?;
+            done()
+        }
     };
     Ok(Some(last))
 }

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use newtype_uuid::GenericUuid;
 use runtime_engine::driver::microvm::{Hypervisor, Microvm, MicrovmOptions};
 use runtime_engine::driver::{Booted, Driver, Identity, Plan, RestoreError, Saved};
 use runtime_engine::prepare::{CGROUP_PARENT, EngineChoice, Machinery};
 use runtime_engine::{AgentFile, Engine};
 use runtime_host::cgroup::Limits;
-use runtime_model::{SandboxId, Shape};
+use runtime_model::{SandboxId, Shape, SnapshotId};
 use runtime_proto::guest::User;
-use runtime_proto::node::{Disk, Node};
+use runtime_proto::node::{Capture, Disk, Node};
 use tokio_util::sync::CancellationToken;
 
 mod support;
@@ -89,6 +90,31 @@ async fn a_disk_may_be_larger_at_the_next_start_and_is_full_at_its_limit() {
     let smaller = engine.start(order(id, Disk::Kept)).await.unwrap_err().to_string();
     assert!(smaller.contains("only grows"), "{smaller}");
     engine.remove(id).await.unwrap();
+    host.only(&[]).await;
+}
+
+#[tokio::test]
+async fn a_copy_of_the_disk_alone_has_what_was_written_last_and_may_be_larger() {
+    let host = Host::with(EngineChoice::Qemu);
+    let engine = host.open().await;
+    let (source, copy) = (create(&engine).await, new_id());
+    let [running, paused] = [1, 2].map(|n| SnapshotId::from_untyped_uuid(uuid::Uuid::from_u128(n)));
+    sh(&engine, source, "echo one > /workspace/kept").await;
+    engine.capture(Capture { id: source, snapshot: running, memory: false }).await.unwrap();
+    sh(&engine, source, "echo two > /workspace/kept").await;
+    engine.pause(source).await.unwrap();
+    engine.capture(Capture { id: source, snapshot: paused, memory: false }).await.unwrap();
+    engine.remove(source).await.unwrap();
+    for (snapshot, kept, more) in [(running, "one", 0), (paused, "two", 1024)] {
+        let mut wanted = order(copy, Disk::Snapshot(snapshot));
+        wanted.shape.disk_mib += more;
+        engine.start(wanted).await.unwrap();
+        assert_eq!(sh(&engine, copy, "cat /workspace/kept").await, kept);
+        let size: u64 = sh(&engine, copy, "df -B1M --output=size / | tail -1").await.trim().parse().unwrap();
+        assert_eq!(size > 3072, more > 0, "{size} MiB");
+        engine.remove(copy).await.unwrap();
+        engine.drop_snapshot(snapshot).await.unwrap();
+    }
     host.only(&[]).await;
 }
 

@@ -65,7 +65,7 @@ pub struct Welcome {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 29")]
     pub ask: Option<Ask>,
 }
 
@@ -123,6 +123,9 @@ pub enum Ask {
     /// End every process: SIGTERM, SIGKILL after the grace, sync the disks. Answers `Done`.
     #[prost(message, tag = "18")]
     Shutdown(Shutdown),
+    /// Bring to the disks what is only in memory yet. Answers `Done` once it is there.
+    #[prost(message, tag = "29")]
+    Sync(Nothing),
 }
 
 /// Agent to host, on a stream the host opened.

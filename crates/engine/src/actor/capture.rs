@@ -4,6 +4,7 @@
 //! it and thawed after it; should the server be lost in between, it is found frozen, which its row says too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use runtime_host::cgroup::Group;
 use runtime_model::SnapshotId;
@@ -16,6 +17,9 @@ use crate::host_state::{HostState, blocking, failed, host_name, new_generation};
 use crate::pause::HEADROOM;
 use crate::saves::{Newest, SaveError, copy_files, make};
 use crate::snapshots::{DISK, MEMORY};
+
+/// A guest may have as much to write as it has memory.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
 
 impl Actor {
     pub(super) async fn capture(&mut self, wanted: Capture) -> Result<(), NodeError> {
@@ -37,6 +41,14 @@ impl Actor {
                 return Err(NodeError::Busy("it is out of memory, and a process of it is being ended".to_owned()));
             }
             Held::Running(machine) => {
+                let written = self.write_back(&machine.asker, SYNC_LIMIT).await;
+                if let Err(error) = written
+                    // The memory has the rest.
+                    && !wanted.memory
+                {
+                    self.machine = Held::Running(machine);
+                    return Err(error);
+                }
                 self.freeze(machine).await?;
                 true
             }

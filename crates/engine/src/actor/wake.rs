@@ -3,16 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use runtime_proto::node::{Disk, NodeError, Order};
+use runtime_proto::guest::{Ask, Nothing, Request, Tell};
+use runtime_proto::node::{Disk, GuestStream, NodeError, Order};
 
 use super::{Actor, Held, Running, stopped_meanwhile};
 use crate::driver::{Booted, RestoreError, StillBooted, StillFrozen};
 use crate::host_state::{blocking, chain, failed, new_generation};
+use crate::link::Asker;
 use crate::pause::{Standing, back_to_limit};
 use crate::saves::Newest;
 
 /// An agent that is busy, or does not answer, is frozen as it is.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(1);
+/// A pause keeps the memory, and with it what was not brought to the disk in this time.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
 /// A memory that is refused once may have met a host in trouble.
 const RESTORE_ATTEMPTS: usize = 2;
 
@@ -24,7 +28,12 @@ impl Actor {
                 self.machine = Held::Running(machine);
                 Err(NodeError::Busy("it is out of memory, and a process of it is being ended".to_owned()))
             }
-            Held::Running(machine) => self.freeze(machine).await,
+            Held::Running(machine) => {
+                if let Err(error) = self.write_back(&machine.asker, SYNC_LIMIT).await {
+                    tracing::warn!(sandbox = %self.id, %error, "the disk of a paused sandbox is behind its memory");
+                }
+                self.freeze(machine).await
+            }
             frozen @ Held::Frozen(_) => {
                 self.machine = frozen;
                 Ok(())
@@ -54,6 +63,23 @@ impl Actor {
                 Err(failed("freeze", id, error))
             }
         }
+    }
+
+    /// Brings to the disk what the machine has written, for a copy of the disk to have it without the memory.
+    pub(super) async fn write_back(&mut self, asker: &Asker, limit: Duration) -> Result<(), NodeError> {
+        if !self.state.driver.holds_writes() {
+            return Ok(());
+        }
+        let id = self.id;
+        let asked = async {
+            let stream = asker.ask(Request::new(Ask::Sync(Nothing {}))).await.map_err(|e| failed("ask", id, e))?;
+            match GuestStream::new(stream).only().await.map_err(|e| failed("write back the disk of", id, e))? {
+                Tell::Done(_) => Ok(()),
+                _ => Err(NodeError::Failed(format!("cannot write back the disk of {id}: its agent answers otherwise"))),
+            }
+        };
+        let timely = tokio::time::timeout(limit, asked).await;
+        timely.unwrap_or_else(|_| Err(NodeError::Busy("its disk is too slow to take what was written".to_owned())))
     }
 
     /// The memory is on the disk. From here on its machine is only in the way.

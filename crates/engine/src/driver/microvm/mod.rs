@@ -438,6 +438,11 @@ impl Driver for Microvm {
         true
     }
 
+    /// The guest's kernel has a page cache, which no disk on the host sees.
+    fn holds_writes(&self) -> bool {
+        true
+    }
+
     async fn restore(&self, plan: Plan, from: Saved) -> Result<Box<dyn Booted>, RestoreError> {
         self.restored(plan, from).await
     }
