@@ -6,6 +6,7 @@ use runtime_model::{Reason, SandboxId, Shape};
 use tokio::sync::broadcast;
 
 use crate::channel::{ChannelError, Stream};
+use crate::egress::{DecisionPage, Rules};
 use crate::guest::{DecodeError, Event, GuestError, Input, Request, Tell, decode_event, encode};
 
 /// What a start needs to know.
@@ -15,6 +16,8 @@ pub struct Order {
     pub shape: Shape,
     pub hostname: String,
     pub disk: Disk,
+    /// Armed before its first instruction.
+    pub rules: Rules,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,11 @@ pub trait Node: Send + Sync + 'static {
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError>;
     /// New limits for the next start and, where the driver can, for the running machine.
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError>;
+    /// Holds a sandbox to these rules; once it returns they hold for every connection, the open ones too. For one that
+    /// does not run there is nothing to do: its start brings its rules. Older rules than those that hold are passed over.
+    async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError>;
+    /// What was decided about its connections, newest first.
+    async fn decisions(&self, id: SandboxId, before: Option<u64>, limit: usize) -> Result<DecisionPage, NodeError>;
     /// Asks the sandbox's agent; waits a moment for a channel that is being attached again.
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError>;
     /// Everything that is here, running or kept.

@@ -13,6 +13,7 @@ mod fields;
 mod find;
 mod lifecycle;
 mod live;
+mod network;
 mod pause;
 mod record;
 mod registry;
@@ -34,6 +35,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .merge(create::router())
         .merge(find::router())
         .merge(lifecycle::router())
+        .merge(network::router())
         .merge(pause::router())
         .merge(settings::router())
 }

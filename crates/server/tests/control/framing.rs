@@ -69,7 +69,6 @@ async fn what_is_not_built_says_so_for_a_sandbox_that_exists() {
         ("POST", ":snapshot", "unavailable"),
         ("POST", ":fork", "fork_unavailable"),
         ("POST", ":resize", "resize_unavailable"),
-        ("GET", "/network", "network_rules_unavailable"),
         ("GET", "/previews", "previews_unavailable"),
         ("GET", "/previews/80", "previews_unavailable"),
         ("POST", "/interpreter:run", "unavailable"),
