@@ -61,7 +61,7 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watch, snapshot, fork, resize, network, ssh."
+Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watch, snapshot, fork, resize, ssh."
     )]
     Sandboxes {
         #[command(subcommand)]
