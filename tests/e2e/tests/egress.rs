@@ -384,6 +384,41 @@ fn rules_outlive_the_server_and_hold_from_its_first_moment() {
 }
 
 #[test]
+fn a_woken_sandbox_is_held_to_what_holds_now() {
+    let world = World::enter();
+    let (site, other) = (world.web("site", SITE, 80), world.web("other", OTHER, 80));
+    world.name_at("site.example.com", &[SITE]);
+    world.name_at("other.example.com", &[OTHER]);
+    let stack = Stack::start_with(world.options());
+    let machine = machine(&stack, &json!({"internet": true, "allow": ["site.example.com", "other.example.com"]}));
+    let knock = "while true; do curl -s -m 5 http://other.example.com/ -o /dev/null; sleep 0.05; done";
+    let _ = machine.spawn(&json!({"command": knock}));
+    eventually("it is seen", SOON, || other.came() > 0);
+    for saved in [false, true] {
+        assert_eq!(machine.verb(":pause")["state"], "paused");
+        if saved {
+            eventually("its memory is saved and its machine gone", Duration::from_secs(60), || {
+                stack.helpers().is_empty()
+            });
+        }
+        let paused = other.came();
+        let answer = put(
+            &machine,
+            &json!({"internet": true, "allow": ["site.example.com"], "deny": [format!("x{saved}.example.com")]}),
+        );
+        assert_eq!(answer["enforced"], true, "{answer}");
+        assert_eq!(machine.verb(":wake")["state"], "running");
+        assert!(fetch(&machine, "http://site.example.com/").ends_with("200"));
+        assert_eq!(other.came(), paused, "it was let out by rules of before");
+    }
+    assert_eq!(machine.verb(":pause")["state"], "paused");
+    let _ = put(&machine, &json!({"internet": false}));
+    assert_eq!(machine.verb(":wake")["state"], "running");
+    assert_eq!(machine.output("echo [$http_proxy]"), "[]\n");
+    assert!(site.came() > 0);
+}
+
+#[test]
 fn every_decision_is_on_record_with_its_command() {
     let world = World::enter();
     let _site = world.web("site", SITE, 80);
