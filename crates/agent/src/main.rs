@@ -22,6 +22,7 @@ mod sudo;
 
 mod tree;
 mod users;
+mod way_out;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use crate::pool::Pool;
 use crate::port::{Door, Port};
 use crate::process::table::Table;
 use crate::reaper::Reaper;
+use crate::way_out::WayOut;
 
 /// Processes of the sandbox user, if the host does not say.
 const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -57,6 +59,7 @@ pub(crate) struct Agent {
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
+    pub(crate) way_out: WayOut,
     max_user_processes: AtomicU64,
 }
 
@@ -124,6 +127,7 @@ async fn live() -> std::io::Result<()> {
         pool: Arc::new(Pool::new(reaper.clone())?),
         reaper,
         boot: identity::random_name(),
+        way_out: WayOut::default(),
         max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),
     });
     let mut children = signal(SignalKind::child())?;
@@ -140,6 +144,7 @@ async fn live() -> std::io::Result<()> {
     });
     if getpid().is_init() {
         tokio::spawn(sudo::server::serve(agent.clone()));
+        tokio::spawn(way_out::serve(agent.clone()));
     }
     let (stdin, stdout) = setup::channel()?;
     if vsock::is_listener(&stdin) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use runtime_proto::channel::{Channel, ChannelError, Config, Ended, Opened, Side, Stream};
 use runtime_proto::guest::{
-    Activity, Ask, ErrorCode, Event, GuestError, MAX_REQUEST, Nothing, Tell, Welcome, decode_request, encode,
+    Activity, Ask, ErrorCode, Event, GuestError, MAX_FLOWS, MAX_REQUEST, Nothing, Tell, Welcome, decode_request, encode,
 };
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN, handshake};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -68,6 +68,9 @@ where
             identity::take(&hello);
         }
         agent.set_max_user_processes(hello.max_user_processes);
+        if let Some(way_out) = hello.way_out {
+            agent.way_out.tell(way_out);
+        }
         let protocol = PROTOCOL.min(hello.protocol_max).max(PROTOCOL_MIN);
         let welcome = Welcome {
             nonce: hello.nonce.clone(),
@@ -82,10 +85,12 @@ where
             side: Side::Agent,
             epoch: hello.epoch,
             max_open: MAX_REQUEST,
-            max_streams: MAX_STREAMS,
+            max_streams: MAX_STREAMS + MAX_FLOWS,
+            max_flows: MAX_FLOWS,
             max_incoming: MAX_STREAMS,
         };
-        let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
+        let (opener, mut incoming, pump) = Channel::new(config).into_parts();
+        agent.way_out.attach(Some(opener));
         let accept = async {
             while let Some(opened) = incoming.recv().await {
                 tokio::spawn(answer(agent.clone(), opened));
@@ -95,6 +100,7 @@ where
             ended = pump.run(reader, writer, &mut buf) => ended,
             () = accept => Ended::Closed,
         };
+        agent.way_out.attach(None);
         if let Ended::Violation(why) = ended {
             log!("the host broke the protocol: {why}");
         }
@@ -150,6 +156,10 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
         // What an ended leader left in the background is at work as well.
         Ask::GetActivity(_) => {
             Tell::Activity(Activity { live_processes: (agent.table.live() + agent.table.left_behind()) as u32 })
+        }
+        Ask::SetNetwork(wanted) => {
+            agent.way_out.tell(wanted.way_out);
+            done()
         }
         Ask::Shutdown(wanted) => shutdown::run(agent, Duration::from_millis(wanted.grace_ms)).await?,
         Ask::Sync(_) => {

@@ -12,6 +12,7 @@ pub mod client;
 pub mod error;
 pub mod exec;
 pub mod file;
+pub mod network;
 pub mod process;
 pub mod sandbox;
 pub mod snapshot;

@@ -124,15 +124,15 @@ enum News {
 }
 
 impl Running {
-    fn new(id: SandboxId, booted: Box<dyn Booted>) -> Self {
+    fn new(id: SandboxId, booted: Box<dyn Booted>, state: &HostState) -> Self {
         let generation = booted.identity().generation;
-        Self::as_generation(id, booted, generation)
+        Self::as_generation(id, booted, generation, state)
     }
 
     /// A generation that the agent has not seen makes it look at who and when it is.
-    fn as_generation(id: SandboxId, booted: Box<dyn Booted>, generation: u64) -> Self {
+    fn as_generation(id: SandboxId, booted: Box<dyn Booted>, generation: u64, state: &HostState) -> Self {
         let identity = Identity { generation, ..booted.identity().clone() };
-        let (link, asker) = Link::new(id, identity, booted.dialer());
+        let (link, asker) = Link::new(id, identity, booted.dialer(), state.egress.clone());
         let link = AbortOnDropHandle::new(tokio::spawn(link.run()));
         Self { booted, asker, link, relief: None, short_again: false }
     }
@@ -209,7 +209,10 @@ impl Actor {
             litter: false,
         };
         match adopted {
-            Some(Adopted::Booted(booted)) => actor.take_over(Running::new(id, booted)),
+            Some(Adopted::Booted(booted)) => {
+                let machine = Running::new(id, booted, &actor.state);
+                actor.take_over(machine);
+            }
             Some(Adopted::Frozen(machine)) => actor.stand(machine),
             None => {}
         }
@@ -325,6 +328,7 @@ impl Actor {
     async fn end_machine(&mut self) -> Result<(), NodeError> {
         self.live.send_replace(None);
         self.frozen.send_replace(false);
+        self.state.egress.disarm(self.id).await;
         let ended = match std::mem::replace(&mut self.machine, Held::Down) {
             Held::Down => return Ok(()),
             Held::Running(Running { booted, link, relief, .. }) => {
@@ -352,6 +356,7 @@ impl Actor {
         if stop == Stop::Remove {
             self.state.delete_disk(self.id).await?;
             self.state.unmark(self.id)?;
+            self.state.egress.forget(self.id).await;
         }
         Ok(())
     }
@@ -395,12 +400,14 @@ impl Actor {
         let plan = self.state.plan(order, root);
         let abort = plan.abort.clone();
         let state = self.state.clone();
+        // Before its first instruction, so that none runs under other rules or under none.
+        self.arm(order).await?;
         let boot = state.driver.boot(plan);
         let booted = self.unless_stopped(abort, boot).await.map_err(|error| match error {
             None => stopped_meanwhile(),
             Some(error) => failed("boot", id, error),
         })?;
-        self.greet(Running::new(id, booted)).await?;
+        self.greet(Running::new(id, booted, &state)).await?;
         self.show();
         self.state.unmark(id)
     }
@@ -415,6 +422,11 @@ impl Actor {
             self.state.mark(id)?;
         }
         self.state.disk(order).await
+    }
+
+    async fn arm(&mut self, order: &Order) -> Result<(), NodeError> {
+        let armed = self.state.egress.arm(self.id, order.rules.clone()).await;
+        armed.map_err(|e| failed("arm the network rules of", self.id, e))
     }
 
     /// Waits for work of the driver's. Stopped meanwhile, it is called off, and its error is `None`.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
+use runtime_proto::egress::Egress;
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,8 @@ const SAVES_AT_ONCE: usize = 2;
 pub(crate) struct HostState {
     pub(crate) host: PreparedHost,
     pub(crate) driver: Arc<dyn Driver>,
+    /// Holds every sandbox of this host to its rules.
+    pub(crate) egress: Arc<dyn Egress>,
     pub(crate) events: broadcast::Sender<NodeEvent>,
     /// A start is mostly CPU: more at once than this only makes all of them late.
     pub(crate) starts: Semaphore,
@@ -55,7 +58,12 @@ impl Drop for Admitted<'_> {
 }
 
 impl HostState {
-    pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
+    pub(crate) fn new(
+        host: PreparedHost,
+        driver: Arc<dyn Driver>,
+        egress: Arc<dyn Egress>,
+        max_user_processes: u64,
+    ) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
         let saves = Saves::open(host.pool.dir()).map_err(io::Error::other)?;
@@ -66,6 +74,7 @@ impl HostState {
             saving: Semaphore::new(SAVES_AT_ONCE),
             host,
             driver,
+            egress,
             events,
             starts,
             max_user_processes,

@@ -11,6 +11,7 @@ pub mod driver;
 mod engine;
 mod host_state;
 mod link;
+mod no_way_out;
 mod pause;
 pub mod prepare;
 mod saves;
@@ -20,3 +21,4 @@ mod snapshots;
 
 pub use agent_file::{AgentFile, AgentFileError};
 pub use engine::{DEFAULT_USER_PROCESSES, Engine, EngineConfig, EngineError};
+pub use no_way_out::NoWayOut;

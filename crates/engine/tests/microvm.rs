@@ -101,6 +101,7 @@ async fn a_copy_of_the_disk_alone_has_what_was_written_last_and_may_be_larger() 
     let [running, paused] = [1, 2].map(|n| SnapshotId::from_untyped_uuid(uuid::Uuid::from_u128(n)));
     sh(&engine, source, "echo one > /workspace/kept").await;
     engine.capture(Capture { id: source, snapshot: running, memory: false }).await.unwrap();
+    engine.wake(order(source, Disk::Kept)).await.unwrap();
     sh(&engine, source, "echo two > /workspace/kept").await;
     engine.pause(source).await.unwrap();
     engine.capture(Capture { id: source, snapshot: paused, memory: false }).await.unwrap();

@@ -1,6 +1,7 @@
-//! The words of the product: ids, names, limits, sandbox states and their transitions. Pure: no I/O, no async.
+//! The words of the product: ids, names, limits, sandbox states and their transitions, network rules. Pure: no I/O, no async.
 
 mod ids;
+pub mod network;
 mod shape;
 mod state;
 

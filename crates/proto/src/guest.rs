@@ -13,6 +13,12 @@ pub const DATA_STEP: usize = 48 * 1024;
 pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
 /// The output an agent holds per process for readers that come back.
 pub const RETAINED_OUTPUT: usize = 1024 * 1024;
+/// The longest [`Call`] a host accepts.
+pub const MAX_CALL: usize = 8 * 1024;
+/// Connections out of a sandbox that may be open at once.
+pub const MAX_FLOWS: usize = 1024;
+/// Where the HTTP proxy listens inside.
+pub const PROXY_PORT: u16 = 10800;
 /// Processes started through the API that may live at once in a sandbox.
 pub const MAX_PROCESSES: usize = 1024;
 /// Ended processes that stay listed.
@@ -47,6 +53,9 @@ pub struct Hello {
     /// Frames of this attachment carry this number.
     #[prost(uint32, tag = "10")]
     pub epoch: u32,
+    /// Whether there is a way out; absent while the host does not know, and then it is as it was.
+    #[prost(bool, optional, tag = "11")]
+    pub way_out: Option<bool>,
 }
 
 /// Agent to host, answer to a hello.
@@ -65,7 +74,7 @@ pub struct Welcome {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 29")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 28, 29")]
     pub ask: Option<Ask>,
 }
 
@@ -123,6 +132,9 @@ pub enum Ask {
     /// End every process: SIGTERM, SIGKILL after the grace, sync the disks. Answers `Done`.
     #[prost(message, tag = "18")]
     Shutdown(Shutdown),
+    /// What commands started from now on are told of the way out. Answers `Done`.
+    #[prost(message, tag = "28")]
+    SetNetwork(SetNetwork),
     /// Bring to the disks what is only in memory yet. Answers `Done` once it is there.
     #[prost(message, tag = "29")]
     Sync(Nothing),
@@ -383,6 +395,51 @@ pub struct Shutdown {
     pub grace_ms: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct SetNetwork {
+    /// There is one: commands get the variables that name the proxy.
+    #[prost(bool, tag = "1")]
+    pub way_out: bool,
+}
+
+/// Agent to host, first on a stream that the agent opened.
+#[derive(Clone, PartialEq, Message)]
+pub struct Call {
+    #[prost(oneof = "Want", tags = "1")]
+    pub want: Option<Want>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Want {
+    /// A connection out. The messages that follow, both ways, are its bytes and nothing else.
+    #[prost(message, tag = "1")]
+    Flow(Flow),
+}
+
+/// What the agent knows of a connection. All of it is the guest's word.
+#[derive(Clone, PartialEq, Message)]
+pub struct Flow {
+    #[prost(enumeration = "Relay", tag = "1")]
+    pub relay: i32,
+    /// The process at its other end; 0 = not found.
+    #[prost(int32, tag = "2")]
+    pub pid: i32,
+    /// That process's own name for itself.
+    #[prost(string, tag = "3")]
+    pub program: String,
+    /// The command of the API in whose tree it runs; empty = none.
+    #[prost(string, tag = "4")]
+    pub process_id: String,
+}
+
+/// Which of the agent's listeners took it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum Relay {
+    /// The HTTP proxy: the bytes are a client's talk to a proxy.
+    Proxy = 0,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum ErrorCode {
@@ -610,6 +667,7 @@ macro_rules! decode {
 decode!(decode_request, Request, "request");
 decode!(decode_event, Event, "event");
 decode!(decode_input, Input, "input");
+decode!(decode_call, Call, "call");
 
 pub fn encode(message: &impl Message) -> Bytes {
     Bytes::from(message.encode_to_vec())

@@ -6,6 +6,7 @@ use runtime_model::{Reason, SandboxId, Shape, SnapshotId};
 use tokio::sync::broadcast;
 
 use crate::channel::{ChannelError, Stream};
+use crate::egress::{DecisionPage, Rules};
 use crate::guest::{DecodeError, Event, GuestError, Input, Request, Tell, decode_event, encode};
 
 /// What a start needs to know.
@@ -15,6 +16,8 @@ pub struct Order {
     pub shape: Shape,
     pub hostname: String,
     pub disk: Disk,
+    /// Armed before its first instruction.
+    pub rules: Rules,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,9 +136,9 @@ pub trait Node: Send + Sync + 'static {
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError>;
     /// Ends a machine and removes all that it had. Repeatable.
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError>;
-    /// Keeps what a sandbox is, as a snapshot that does not depend on it. One that runs stands still meanwhile and goes on;
-    /// one that is paused stays so; of one that is stopped there is only the disk. Repeatable: a snapshot that is there
-    /// is not taken again.
+    /// Keeps what a sandbox is, as a snapshot that does not depend on it. One that runs stands still from then on and is to
+    /// be woken, with the rules that it then has; one that is paused stays so; of one that is stopped there is only the
+    /// disk. Repeatable: a snapshot that is there is not taken again.
     async fn capture(&self, _capture: Capture) -> Result<Captured, NodeError> {
         Err(NodeError::Unsupported("take a snapshot"))
     }
@@ -149,6 +152,11 @@ pub trait Node: Send + Sync + 'static {
     }
     /// New limits for the next start and, where the driver can, for the running machine.
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError>;
+    /// Holds a sandbox to these rules; once it returns they hold for every connection, the open ones too. For one that
+    /// does not run there is nothing to do: its start brings its rules. Older rules than those that hold are passed over.
+    async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError>;
+    /// What was decided about its connections, newest first.
+    async fn decisions(&self, id: SandboxId, before: Option<u64>, limit: usize) -> Result<DecisionPage, NodeError>;
     /// Asks the sandbox's agent; waits a moment for a channel that is being attached again.
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError>;
     /// Everything that is here, running or kept.

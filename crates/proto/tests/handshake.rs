@@ -23,7 +23,7 @@ fn answer(hello: &Hello) -> Welcome {
 }
 
 fn config(side: Side, epoch: u32) -> Config {
-    Config { side, epoch, max_open: 1 << 20, max_streams: 16, max_incoming: 16 }
+    Config { side, epoch, max_open: 1 << 20, max_streams: 16, max_flows: 8, max_incoming: 16 }
 }
 
 #[tokio::test]

@@ -144,7 +144,11 @@ impl Reconciler {
                     State::Starting | State::Stopping | State::Pausing | State::Resuming => self.app.nudge(&live),
                     // Its driver gave up for the moment.
                     _ if live.wants_captures() => self.app.nudge(&live),
-                    State::Running => self.limits(live, row),
+                    State::Running => {
+                        // What a former server, or a crash half way, left to be told to the node.
+                        self.app.enforce_soon(&live, &row);
+                        self.limits(live, row);
+                    }
                     State::Stopped | State::Paused => {}
                 },
             }

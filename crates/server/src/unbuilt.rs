@@ -69,8 +69,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/mcp", Kind::Unavailable, "MCP"),
     ("/metrics", Kind::Unavailable, "Metrics"),
     ("/mounts", Kind::Unavailable, "Bucket mounts"),
-    ("/network-log", Kind::NetworkUnavailable, "The network log"),
-    ("/network", Kind::NetworkRulesUnavailable, "Network rules"),
     ("/previews", Kind::PreviewsUnavailable, "Previews"),
     ("/sessions", Kind::Unavailable, "Sessions"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use runtime_model::network::Network;
 use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, Shape, SnapshotId, State};
 
 /// Times are milliseconds since the Unix epoch.
@@ -138,8 +139,12 @@ pub struct SandboxRow {
     pub snapshot: Option<String>,
     /// Egress secrets it may use; `None` = all.
     pub secrets: Option<Vec<String>>,
-    /// `None` = the default.
-    pub internet: Option<bool>,
+    /// What it may reach.
+    pub network: Network,
+    /// Raised by one at every change of `network`.
+    pub network_version: u64,
+    /// `None` = never changed.
+    pub network_updated_at: Option<i64>,
     /// Which driver runs it: a sandbox keeps its engine.
     pub engine: String,
     pub state: State,

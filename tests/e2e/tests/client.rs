@@ -156,6 +156,13 @@ checks! {
         a_client_rides_through_a_crash_of_the_server
         a_stream_rides_through_a_crash_of_the_server
         a_process_and_its_output_survive_a_crash_of_the_server;
+    network:
+        a_sandbox_that_says_nothing_is_open
+        rules_of_a_create_are_read_back
+        set_replaces_everything
+        off_and_on
+        wrong_rules_are_named
+        decisions_are_listed;
     asynchronous:
         every_call_ends
         lifecycle_and_lists

@@ -295,7 +295,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
     if argv[0].is_empty() {
         return Err(invalid("the program has no name"));
     }
-    let env = environment(user, &command.env);
+    let env = environment(user, agent.way_out.variables(), &command.env);
     if env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
         return Err(invalid("a variable's name is empty or holds '='"));
     }
@@ -338,8 +338,8 @@ pub(crate) fn candidates(name: &[u8], path: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The guest's own variables, then the caller's; a later one replaces an earlier.
-fn environment(user: User, extra: &[EnvVar]) -> Vec<(String, String)> {
+/// The guest's own variables, those of the way out, then the caller's; a later one replaces an earlier.
+fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar]) -> Vec<(String, String)> {
     let (name, home) = match user {
         User::Sandbox => (SANDBOX_NAME, HOME),
         User::Root => ("root", "/root"),
@@ -352,7 +352,8 @@ fn environment(user: User, extra: &[EnvVar]) -> Vec<(String, String)> {
         ("PATH", PATH),
         ("LANG", "C.UTF-8"),
     ];
-    let mut env: Vec<(String, String)> = own.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let mut env: Vec<(String, String)> =
+        own.iter().chain(way_out).map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let mut places: std::collections::HashMap<String, usize> =
         env.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
     for var in extra {
@@ -382,8 +383,12 @@ mod tests {
     #[test]
     fn later_variables_win() {
         let var = |name: &str, value: &str| EnvVar { name: name.into(), value: value.into() };
-        let env = environment(User::Sandbox, &[var("A", "1"), var("HOME", "/x"), var("A", "2")]);
+        let env = environment(
+            User::Sandbox,
+            &[("P", "p")],
+            &[var("A", "1"), var("HOME", "/x"), var("A", "2"), var("P", "q")],
+        );
         let get = |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
-        assert_eq!((get("A"), get("HOME"), get("USER")), (vec!["2"], vec!["/x"], vec!["runtime"]));
+        assert_eq!((get("A"), get("HOME"), get("USER"), get("P")), (vec!["2"], vec!["/x"], vec!["runtime"], vec!["q"]));
     }
 }

@@ -114,6 +114,11 @@ impl Client {
         Call::new(self, reqwest::Method::POST, path.into()).json(body)
     }
 
+    /// A replacement by a JSON body.
+    pub fn put(&self, path: impl Into<String>, body: &serde_json::Value) -> Call<'_> {
+        Call::new(self, reqwest::Method::PUT, path.into()).json(body)
+    }
+
     pub fn delete(&self, path: impl Into<String>) -> Call<'_> {
         Call::new(self, reqwest::Method::DELETE, path.into())
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use runtime_model::network::Cidr;
 
 use super::values::word;
 
@@ -157,6 +158,11 @@ pub struct ServeArgs {
     /// Limits on what one key and one address may ask at once; `auto` leaves them off on a loopback address.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = GuardsWhen::Auto)]
     pub guards: GuardsWhen,
+
+    /// A range of addresses that sandboxes may reach although it is not public, such as a registry's; repeatable. Never
+    /// makes loopback or link-local addresses reachable.
+    #[arg(long = "egress-treat-as-public", value_name = "RANGE")]
+    pub treat_as_public: Vec<Cidr>,
 
     /// Leave the terminal's session; `up` starts the server so.
     #[arg(long, hide = true)]

@@ -129,6 +129,26 @@ Examples:
   runtime sandboxes files worker /etc --depth 2
   runtime sandboxes files worker --glob '**/*.py'")]
     Files(FilesArgs),
+
+    /// Show what a sandbox may reach, or replace it.
+    #[command(after_help = "\
+With any option, all rules are replaced by those named. A place is a name, *.DOMAIN for all below a domain, an address \
+or a range of addresses. --deny wins; with --allow, nothing else is reachable but what --connect adds.
+
+Examples:
+  runtime sandboxes network worker
+  runtime sandboxes network worker --allow pypi.org --allow '*.pythonhosted.org'
+  runtime sandboxes network worker --deny tracker.example.com
+  runtime sandboxes network worker --no-internet
+  runtime sandboxes network worker --internet")]
+    Network(NetworkArgs),
+
+    /// Show what was decided about a sandbox's connections.
+    #[command(after_help = "\
+Examples:
+  runtime sandboxes network-log worker
+  runtime sandboxes network-log worker --refused --limit 20")]
+    NetworkLog(NetworkLogArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -207,7 +227,7 @@ pub struct NewSandbox {
     #[arg(long, value_name = "HOST")]
     pub deny: Vec<String>,
 
-    /// A private address it may reach; repeatable.
+    /// One port of a host beside what is allowed; repeatable.
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Vec<String>,
 
@@ -473,6 +493,46 @@ pub struct CatArgs {
 
     /// The file, from / on.
     pub path: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NetworkArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Every public place.
+    #[arg(long, conflicts_with = "no_internet")]
+    pub internet: bool,
+
+    /// No way out; with --allow, no other than that.
+    #[arg(long)]
+    pub no_internet: bool,
+
+    /// A place it may reach; repeatable.
+    #[arg(long, value_name = "PLACE")]
+    pub allow: Vec<String>,
+
+    /// A place it may not reach; repeatable.
+    #[arg(long, value_name = "PLACE")]
+    pub deny: Vec<String>,
+
+    /// One port of a host beside what is allowed; repeatable.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct NetworkLogArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// How many, counted from the newest.
+    #[arg(long, default_value_t = 50, value_parser = integer)]
+    pub limit: u64,
+
+    /// Only what was refused.
+    #[arg(long)]
+    pub refused: bool,
 }
 
 #[derive(Debug, Args)]

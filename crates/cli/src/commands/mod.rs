@@ -8,6 +8,7 @@ mod files;
 mod input;
 mod lifecycle;
 mod ls;
+mod network;
 mod overview;
 mod run;
 mod show;
@@ -86,6 +87,8 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Rm(args) => lifecycle::remove(&context, &args.sandbox).await,
         SandboxVerb::Cat(args) => files::cat(&context, args).await,
         SandboxVerb::Files(args) => files::files(&context, args).await,
+        SandboxVerb::Network(args) => network::network(&context, &args).await,
+        SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
     }
 }
 

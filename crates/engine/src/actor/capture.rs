@@ -1,7 +1,8 @@
 //! Snapshots: what is kept of a machine that goes on, and machines that begin as a copy of one.
 //!
 //! A capture is one command: nobody can wake or start the sandbox in the middle of it. A machine that runs is frozen for
-//! it and thawed after it; should the server be lost in between, it is found frozen, which its row says too.
+//! it and stays so: whoever wanted the snapshot wakes it, with the network rules that hold then. Should the server be lost
+//! in between, it is found frozen, which its row says too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ impl Actor {
         if there.await?.is_some() {
             return Ok(());
         }
-        let ran = match std::mem::replace(&mut self.machine, Held::Down) {
+        match std::mem::replace(&mut self.machine, Held::Down) {
             Held::Running(machine) if machine.relief.is_some() => {
                 self.machine = Held::Running(machine);
                 return Err(NodeError::Busy("it is out of memory, and a process of it is being ended".to_owned()));
@@ -50,13 +51,9 @@ impl Actor {
                     return Err(error);
                 }
                 self.freeze(machine).await?;
-                true
             }
-            still => {
-                self.machine = still;
-                false
-            }
-        };
+            still => self.machine = still,
+        }
         let captured = match self.machine {
             Held::Frozen(_) => self.capture_frozen(wanted).await,
             Held::Running(_) | Held::Down => self.capture_kept(wanted).await,
@@ -68,22 +65,7 @@ impl Actor {
                 tracing::warn!(%snapshot, %error, "half of a snapshot stays on the disk until the next start");
             }
         }
-        if ran && self.stop_heard.is_none() {
-            self.go_on().await;
-        }
         captured
-    }
-
-    async fn go_on(&mut self) {
-        match std::mem::replace(&mut self.machine, Held::Down) {
-            Held::Frozen(standing) => {
-                // It is asked to wake as well, by who knows that it ran.
-                if let Err(error) = self.thaw(standing).await {
-                    tracing::error!(sandbox = %self.id, %error, "a sandbox stands still after its snapshot");
-                }
-            }
-            other => self.machine = other,
-        }
     }
 
     async fn capture_frozen(&mut self, wanted: Capture) -> Result<(), NodeError> {

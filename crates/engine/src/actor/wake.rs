@@ -55,11 +55,13 @@ impl Actor {
         drop(link);
         match booted.freeze().await {
             Ok(frozen) => {
+                // What was open ended with the link; the wake brings its own rules.
+                self.state.egress.disarm(id).await;
                 self.stand(frozen);
                 Ok(())
             }
             Err(StillBooted { machine, error }) => {
-                self.take_over(Running::new(id, machine));
+                self.take_over(Running::new(id, machine, &self.state));
                 Err(failed("freeze", id, error))
             }
         }
@@ -101,21 +103,27 @@ impl Actor {
         match std::mem::replace(&mut self.machine, Held::Down) {
             Held::Running(machine) => {
                 self.machine = Held::Running(machine);
-                Ok(())
+                // They may have changed when it was about to stand still.
+                self.arm(&order).await
             }
-            Held::Frozen(standing) => self.thaw(standing).await,
+            Held::Frozen(standing) => self.thaw(standing, &order).await,
             Held::Down => self.restore(&order).await,
         }
     }
 
-    pub(super) async fn thaw(&mut self, mut standing: Standing) -> Result<(), NodeError> {
+    async fn thaw(&mut self, mut standing: Standing, order: &Order) -> Result<(), NodeError> {
         let id = self.id;
         standing.leave_off().await;
         // Of a save that was committed while its machine could not be ended.
-        let state = self.state.clone();
+        let (state, saves) = (self.state.clone(), self.state.clone());
         let marked =
-            blocking(move || state.saves.use_up(id).map_err(|e| failed("mark the saved memory of", id, e))).await;
-        if let Err(error) = marked {
+            blocking(move || saves.saves.use_up(id).map_err(|e| failed("mark the saved memory of", id, e))).await;
+        // Before it goes on, as before a start.
+        let ready = match marked {
+            Ok(()) => self.arm(order).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ready {
             self.machine = Held::Frozen(standing);
             return Err(error);
         }
@@ -128,7 +136,7 @@ impl Actor {
                     let error = chain(&error);
                     tracing::warn!(sandbox = %id, error, "its memory limit stays raised");
                 }
-                let woken = match self.greet(Running::as_generation(id, booted, new_generation())).await {
+                let woken = match self.greet(Running::as_generation(id, booted, new_generation(), &state)).await {
                     Ok(()) => self.settle().await,
                     Err(error) => Err(error),
                 };
@@ -138,6 +146,7 @@ impl Actor {
                 woken
             }
             Err(StillFrozen { machine, error }) => {
+                self.state.egress.disarm(id).await;
                 self.stand(machine);
                 Err(failed("thaw", id, error))
             }
@@ -194,9 +203,11 @@ impl Actor {
         let (id, state) = (self.id, self.state.clone());
         let plan = state.plan(order, root);
         let abort = plan.abort.clone();
+        // Before it goes on, under its own rules, whatever held for what the memory is of.
+        self.arm(order).await?;
         let work = state.driver.restore(plan, newest.saved);
         match self.unless_stopped(abort, work).await {
-            Ok(booted) => self.greet(Running::new(id, booted)).await,
+            Ok(booted) => self.greet(Running::new(id, booted, &state)).await,
             Err(None) => Err(stopped_meanwhile()),
             Err(Some(RestoreError::Unusable(what))) => Err(NodeError::MemoryGone(what)),
             Err(Some(RestoreError::Failed(error))) => Err(failed("restore", id, error)),
@@ -220,10 +231,11 @@ impl Actor {
     /// A machine of an earlier server. What is saved of one that may be in the middle of a wake is kept until it was heard.
     pub(super) async fn meet(&mut self, booted: Box<dyn Booted>, saved: bool) -> Result<(), NodeError> {
         if !saved {
-            self.take_over(Running::new(self.id, booted));
+            self.take_over(Running::new(self.id, booted, &self.state));
             return self.state.unmark(self.id);
         }
-        let met = match self.greet(Running::new(self.id, booted)).await {
+        let machine = Running::new(self.id, booted, &self.state);
+        let met = match self.greet(machine).await {
             Ok(()) => self.settle().await,
             Err(error) => Err(error),
         };

@@ -44,11 +44,18 @@ impl Guest {
             hostname: identity.hostname.clone(),
             max_user_processes: identity.max_user_processes,
             epoch: u32::from_le_bytes(random[..4].try_into().unwrap()),
+            way_out: None,
         };
         let greeted = handshake::greet(&mut reader, &mut writer, &hello);
         let (_, mut unread) = tokio::time::timeout(Duration::from_secs(60), greeted).await.unwrap().unwrap();
-        let config =
-            Config { side: Side::Host, epoch: hello.epoch, max_open: 65_536, max_streams: 64, max_incoming: 0 };
+        let config = Config {
+            side: Side::Host,
+            epoch: hello.epoch,
+            max_open: 65_536,
+            max_streams: 64,
+            max_flows: 0,
+            max_incoming: 0,
+        };
         let (opener, incoming, pump) = Channel::new(config).into_parts();
         drop(incoming);
         let pump = tokio::spawn(async move {

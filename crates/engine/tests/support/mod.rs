@@ -6,7 +6,7 @@ pub mod guest;
 
 use std::path::{Path, PathBuf};
 use std::process::Command as HostCommand;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use newtype_uuid::GenericUuid;
@@ -14,6 +14,7 @@ use runtime_engine::prepare::kvm::{self, Prober};
 use runtime_engine::prepare::{self, EngineChoice, Firecracker, Machinery, PreparedHost};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_model::{SandboxId, Shape};
+use runtime_proto::egress::{Egress, Rules};
 use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, User};
 use runtime_proto::node::{Disk, Node, NodeError, Order};
 
@@ -105,10 +106,17 @@ impl Host {
     }
 
     pub async fn open_with(&self, agent: &'static [u8]) -> Engine {
+        self.open_as(|config| EngineConfig { max_user_processes: 400, ..config }, agent).await
+    }
+
+    pub async fn open_with_egress(&self, egress: Arc<dyn Egress>) -> Engine {
+        self.open_as(|config| EngineConfig { max_user_processes: 400, egress, ..config }, agent()).await
+    }
+
+    async fn open_as(&self, change: impl FnOnce(EngineConfig) -> EngineConfig, agent: &'static [u8]) -> Engine {
         let mut config = EngineConfig::new(self.prepared.clone(), agent).unwrap();
-        config.max_user_processes = 400;
         config.warm_shape = order(new_id(), Disk::New).shape;
-        Engine::open(config).await.unwrap()
+        Engine::open(change(config)).await.unwrap()
     }
 
     pub fn save_dir(&self, id: SandboxId) -> PathBuf {
@@ -223,7 +231,7 @@ pub fn new_id() -> SandboxId {
 
 pub fn order(id: SandboxId, disk: Disk) -> Order {
     let shape = Shape { memory_mib: 512, disk_mib: 3072, ..Shape::default() };
-    Order { id, shape, hostname: "box".to_owned(), disk }
+    Order { id, shape, hostname: "box".to_owned(), disk, rules: Rules::closed() }
 }
 
 /// Starts a new sandbox.

@@ -8,6 +8,7 @@ use axum::extract::State as Extract;
 use axum::response::Response;
 use runtime_api::error::ErrorBody;
 use runtime_api::sandbox::{CreateSandbox, Sandbox};
+use runtime_model::network::Network;
 use runtime_model::{Event, SandboxId, Shape, State, limits};
 use runtime_proto::node::NodeError;
 use runtime_store::{Env, OnLimit, Operation, Outcome, Replay, SandboxRow, UserKind};
@@ -20,6 +21,7 @@ use super::copy;
 use super::env::{check_env, env_map};
 use super::fields as rules;
 use super::live::Live;
+use super::network;
 use super::pause::{Wake, woken};
 use super::record::live_record;
 use crate::call::Call;
@@ -99,7 +101,7 @@ impl Wanted {
         let persistent = fields.opt("persistent", boolean).unwrap_or_default();
         let max_total_cost_micros = fields.opt("maxTotalCostMicros", rules::money);
         fields.opt("maxCostMicros", rules::money);
-        let network = fields.opt("network", object(network));
+        let network = fields.opt("network", object(network::inner)).unwrap_or_else(Network::open);
         let image = fields.opt("image", line(1..=512));
         let snapshot = fields.opt("snapshot", line(1..=128));
         if image.is_some() && snapshot.is_some() {
@@ -111,7 +113,6 @@ impl Wanted {
         let secrets = fields.opt("secrets", list(0..=256, line(1..=128)));
         fields.finish()?;
 
-        let internet = network.as_ref().and_then(|network| network.internet);
         let to_be_had = || {
             check_env(&env, limits::ENV_VARS, limits::ENV_BYTES)?;
             if let Some(why) = too_large.filter(|_| !of_a_snapshot) {
@@ -133,10 +134,6 @@ impl Wanted {
             }
             if secrets.as_ref().is_some_and(|names| !names.is_empty()) {
                 return Err(unavailable(Kind::SecretsUnavailable, "Egress secrets"));
-            }
-            if let Some(Network { internet: Some(true), .. } | Network { rules: true, .. }) = network {
-                return Err(unavailable(Kind::NetworkRulesUnavailable, "Internet access and network rules")
-                    .hint("Leave `network` out: a sandbox has no way out yet."));
             }
             Ok(())
         };
@@ -162,7 +159,9 @@ impl Wanted {
             image: None,
             snapshot: None,
             secrets,
-            internet,
+            network,
+            network_version: 1,
+            network_updated_at: None,
             engine: facts.engine.to_owned(),
             state: State::Starting,
             reason: None,
@@ -213,20 +212,6 @@ fn shape(fields: &mut Fields) -> (Shape, bool, copy::Given) {
     }
     let cpu_floor_millis = if reserved { whole } else { floor.unwrap_or(limits::DEFAULT_CPU_FLOOR_MILLIS) };
     (Shape { vcpu, memory_mib, disk_mib, cpu_floor_millis }, reserved, given)
-}
-
-struct Network {
-    internet: Option<bool>,
-    rules: bool,
-}
-
-fn network(mut fields: Fields) -> Checked<Network> {
-    let internet = fields.opt("internet", boolean);
-    let mut rules = false;
-    for name in ["allow", "deny", "connect"] {
-        rules |= fields.opt(name, list(0..=1024, line(1..=512))).is_some_and(|rules| !rules.is_empty());
-    }
-    fields.checked(Network { internet, rules })
 }
 
 fn volume(mut fields: Fields) -> Checked<()> {

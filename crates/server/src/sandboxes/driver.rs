@@ -13,6 +13,7 @@ use runtime_store::{Operation, SandboxRow};
 
 use super::change::{Step, apply};
 use super::live::Live;
+use super::network;
 use crate::AppState;
 use crate::error::{ApiError, Kind};
 
@@ -81,7 +82,10 @@ impl AppState {
         match started {
             Ok(()) => {
                 live.note_start_error(None);
+                live.note_started_under(row.network_version);
                 self.report(live, Event::Booted, |_| {}).await?;
+                // They may have changed while it started.
+                self.enforce(live).await?;
             }
             // After a crash its host looks first whether the copy runs already.
             Err(NodeError::Busy(_)) if matches!(disk, Disk::Snapshot(_)) => tokio::time::sleep(ASK_AGAIN).await,
@@ -223,7 +227,9 @@ impl AppState {
         match woken {
             Ok(()) => {
                 live.note_start_error(None);
+                live.note_started_under(row.network_version);
                 self.report(live, Event::Thawed, |row| row.memory_restored = Some(!lost)).await?;
+                self.enforce(live).await?;
             }
             Err(error @ NodeError::MemoryGone(_)) => {
                 tracing::error!(
@@ -303,7 +309,13 @@ impl AppState {
 
 fn order(row: &SandboxRow, disk: Disk) -> Order {
     let id = row.id;
-    Order { id, shape: row.shape, hostname: format!("sandbox-{}", &id.to_string()[..8]), disk }
+    Order {
+        id,
+        shape: row.shape,
+        hostname: format!("sandbox-{}", &id.to_string()[..8]),
+        disk,
+        rules: network::rules(row),
+    }
 }
 
 enum Next {

@@ -1,6 +1,6 @@
 //! One sandbox in memory: its current row, published to all who wait, its activity, and whether its driver is at work.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +36,10 @@ pub struct Live {
     limiting: AtomicBool,
     /// Snapshots are wanted of it.
     captures: AtomicBool,
+    /// The version of the network rules that the node holds it to, as far as this server knows.
+    enforced: AtomicU64,
+    /// A task is having newer ones enforced.
+    enforcing: AtomicBool,
     /// Why the last start, pause or wake failed, for the one who asked for it.
     start_error: Mutex<Option<NodeError>>,
 }
@@ -61,6 +65,8 @@ impl Live {
             cpu: Mutex::new(None),
             limiting: AtomicBool::new(false),
             captures: AtomicBool::new(false),
+            enforced: AtomicU64::new(0),
+            enforcing: AtomicBool::new(false),
             start_error: Mutex::new(None),
         }
     }
@@ -187,6 +193,28 @@ impl Live {
 
     pub(crate) fn wants_captures(&self) -> bool {
         self.captures.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn enforced(&self) -> u64 {
+        self.enforced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_enforced(&self, version: u64) {
+        self.enforced.fetch_max(version, Ordering::AcqRel);
+    }
+
+    /// A new machine: what an earlier one was held to says nothing of it.
+    pub(crate) fn note_started_under(&self, version: u64) {
+        self.enforced.store(version, Ordering::Release);
+    }
+
+    /// True: the caller is the only one to have newer rules enforced.
+    pub(crate) fn begin_enforcing(&self) -> bool {
+        !self.enforcing.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_enforcing(&self) {
+        self.enforcing.store(false, Ordering::Release);
     }
 
     pub(crate) fn note_start_error(&self, error: Option<NodeError>) {

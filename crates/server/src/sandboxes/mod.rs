@@ -14,6 +14,7 @@ pub(crate) mod fields;
 mod find;
 mod lifecycle;
 mod live;
+mod network;
 mod pause;
 mod record;
 mod registry;
@@ -36,6 +37,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .merge(create::router())
         .merge(find::router())
         .merge(lifecycle::router())
+        .merge(network::router())
         .merge(pause::router())
         .merge(settings::router())
 }

@@ -68,6 +68,8 @@ async fn fork(Extract(app): Extract<AppState>, Path(id): Path<String>, call: Cal
         let wanted = SnapshotRow { passing: !keep, ..new_row(&call.caller, &source, true, None, None) };
         let held = app.hold_snapshot(wanted.id);
         let snapshot = app.snapshot_for_fork(&live, wanted).await?;
+        // Its network rules may have changed since.
+        let source = live.peek().unwrap_or(source);
         let rows: Vec<SandboxRow> = names
             .into_iter()
             .map(|name| copy(&source, &snapshot, &call, name, secrets.clone(), labels.clone()))
@@ -125,6 +127,8 @@ fn copy(
         image: None,
         snapshot: Some(snapshot.id.to_string()),
         secrets: secrets.or_else(|| source.secrets.clone()),
+        network_version: 1,
+        network_updated_at: None,
         state: State::Starting,
         reason: None,
         operation: Some(Operation::StartCopy),

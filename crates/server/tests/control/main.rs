@@ -5,6 +5,7 @@ mod idempotency;
 mod keys;
 mod lifecycle;
 mod names;
+mod network;
 mod node;
 mod pause;
 mod recovery;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use runtime_model::{Reason, SandboxId, SnapshotId};
 use runtime_proto::channel::{Channel, Config, Side};
+use runtime_proto::egress::{DecisionPage, Rules};
 use runtime_proto::guest::{Activity, Ask, ErrorCode, Event, GuestError, Request, Tell, decode_request, encode};
 use runtime_proto::node::{
     Capture, Captured, Disk, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
@@ -30,6 +31,8 @@ pub(crate) struct MemoryNode {
     /// What the next starts answer.
     refusals: Mutex<Vec<NodeError>>,
     starts: Mutex<Vec<(SandboxId, Disk)>>,
+    /// What sandboxes were to be held to, in order.
+    rules: Mutex<Vec<(SandboxId, Rules)>>,
     live_processes: Mutex<u32>,
     /// What the next wakes answer.
     wake_refusals: Mutex<Vec<NodeError>>,
@@ -49,6 +52,7 @@ impl MemoryNode {
             gate: watch::Sender::new(true),
             refusals: Mutex::default(),
             starts: Mutex::default(),
+            rules: Mutex::default(),
             live_processes: Mutex::new(0),
             wake_refusals: Mutex::default(),
             snapshots: Mutex::default(),
@@ -85,6 +89,12 @@ impl MemoryNode {
 
     pub(crate) fn starts(&self) -> Vec<(SandboxId, Disk)> {
         self.starts.lock().unwrap().clone()
+    }
+
+    /// The rules a sandbox was given, by starts and by changes.
+    pub(crate) fn rules_of(&self, id: &str) -> Vec<Rules> {
+        let id: SandboxId = id.parse().unwrap();
+        self.rules.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, rules)| rules.clone()).collect()
     }
 
     pub(crate) fn set_live_processes(&self, count: u32) {
@@ -131,6 +141,7 @@ impl MemoryNode {
 impl Node for MemoryNode {
     async fn start(&self, order: Order) -> Result<(), NodeError> {
         self.starts.lock().unwrap().push((order.id, order.disk));
+        self.rules.lock().unwrap().push((order.id, order.rules.clone()));
         self.gate.subscribe().wait_for(|open| *open).await.unwrap();
         if let Some(error) = self.refusals.lock().unwrap().pop() {
             // Half made: what the undo has to take away.
@@ -160,6 +171,7 @@ impl Node for MemoryNode {
     }
 
     async fn wake(&self, order: Order) -> Result<(), NodeError> {
+        self.rules.lock().unwrap().push((order.id, order.rules.clone()));
         self.gate.subscribe().wait_for(|open| *open).await.unwrap();
         if let Some(error) = self.wake_refusals.lock().unwrap().pop() {
             return Err(error);
@@ -212,13 +224,23 @@ impl Node for MemoryNode {
         Ok(())
     }
 
+    async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError> {
+        self.rules.lock().unwrap().push((id, rules));
+        Ok(())
+    }
+
+    async fn decisions(&self, _: SandboxId, _: Option<u64>, _: usize) -> Result<DecisionPage, NodeError> {
+        Ok(DecisionPage::default())
+    }
+
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
         if !self.running(&id.to_string()) {
             return Err(NodeError::NotRunning);
         }
         self.asked.fetch_add(1, Ordering::Relaxed);
         let (host_end, agent_end) = tokio::io::duplex(64 * 1024);
-        let config = |side| Config { side, epoch: 1, max_open: 1 << 20, max_streams: 16, max_incoming: 16 };
+        let config =
+            |side| Config { side, epoch: 1, max_open: 1 << 20, max_streams: 16, max_flows: 8, max_incoming: 16 };
         let (opener, _, host) = Channel::new(config(Side::Host)).into_parts();
         let (_, mut asked, agent) = Channel::new(config(Side::Agent)).into_parts();
         for (pump, end) in [(host, host_end), (agent, agent_end)] {

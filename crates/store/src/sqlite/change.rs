@@ -396,20 +396,20 @@ async fn touch(db: &mut SqliteConnection, seen: &[(SandboxId, i64)]) -> Result<A
 
 const INSERT: &str = "insert into sandboxes (id, generation, credential, name, labels, env, user, region, vcpu, \
      memory_mib, disk_mib, cpu_floor_millis, cpu_reserved, timeout_seconds, on_limit, idle_seconds, auto_wake, \
-     persistent, max_total_cost_micros, image, snapshot, secrets, internet, engine, state, reason, operation, \
+     persistent, max_total_cost_micros, image, snapshot, secrets, network, engine, state, reason, operation, \
      created_at, ready_at, last_active_at, ends_at, ended_at, paused_at, retention_days, disk_kept, memory_restored, \
-     charged_micros, held_micros) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
-     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)";
+     charged_micros, held_micros, network_version, network_updated_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40)";
 
 /// Only from the generation before: a change that was decided on an older row changes nothing.
 const UPDATE: &str = "update sandboxes set generation = $2, credential = $3, name = $4, labels = $5, env = $6, \
      user = $7, region = $8, vcpu = $9, memory_mib = $10, disk_mib = $11, cpu_floor_millis = $12, cpu_reserved = $13, \
      timeout_seconds = $14, on_limit = $15, idle_seconds = $16, auto_wake = $17, persistent = $18, \
-     max_total_cost_micros = $19, image = $20, snapshot = $21, secrets = $22, internet = $23, engine = $24, \
+     max_total_cost_micros = $19, image = $20, snapshot = $21, secrets = $22, network = $23, engine = $24, \
      state = $25, reason = $26, operation = $27, created_at = $28, ready_at = $29, \
      last_active_at = max(coalesce(last_active_at, 0), coalesce($30, 0)), ends_at = $31, ended_at = $32, \
      paused_at = $33, retention_days = $34, disk_kept = $35, memory_restored = $36, charged_micros = $37, \
-     held_micros = $38 where id = $1 and generation = $2 - 1";
+     held_micros = $38, network_version = $39, network_updated_at = $40 where id = $1 and generation = $2 - 1";
 
 /// Runs [`INSERT`] or [`UPDATE`], which number their values alike.
 async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static str) -> Result<u64, StoreError> {
@@ -437,7 +437,7 @@ async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static st
         .bind(&row.image)
         .bind(&row.snapshot)
         .bind(row.secrets.as_ref().map(json_text))
-        .bind(row.internet)
+        .bind(json_text(&row.network))
         .bind(&row.engine)
         .bind(row.state.as_str())
         .bind(row.reason.map(|reason| reason.as_str()))
@@ -453,6 +453,8 @@ async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static st
         .bind(row.memory_restored)
         .bind(row.charged_micros)
         .bind(row.held_micros)
+        .bind(i64::try_from(row.network_version).unwrap_or(i64::MAX))
+        .bind(row.network_updated_at)
         .execute(db)
         .await
         .map_err(at(step))?;

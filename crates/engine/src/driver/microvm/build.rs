@@ -81,7 +81,7 @@ impl Inner {
             memory_bytes: limits.memory_bytes,
         };
         let (_tie, channel) = self.start(id, &identity, launch, &CancellationToken::new()).await?;
-        let (link, asker) = Link::new(id, identity, channel);
+        let (link, asker) = Link::new(id, identity, channel, Arc::new(crate::NoWayOut));
         let link = AbortOnDropHandle::new(tokio::spawn(link.run()));
         asker.up(HELLO_LIMIT).await.map_err(|e| DriverError::new("greet the agent of", "a template", e))?;
         let into = aside.to_owned();
