@@ -202,10 +202,11 @@ impl Node for MemoryNode {
         if let Some(error) = self.capture_refusals.lock().unwrap().pop() {
             return Err(error);
         }
-        let machine = self.machines.lock().unwrap().get(&wanted.id).copied();
-        let stands = machine.is_some_and(|machine| machine.running || machine.paused);
-        if machine.is_none() || (wanted.memory && !stands) {
-            return Err(NodeError::NotRunning);
+        match self.machines.lock().unwrap().get_mut(&wanted.id) {
+            // It stands still until it is woken.
+            Some(machine) if machine.running || machine.paused => (machine.running, machine.paused) = (false, true),
+            Some(_) if !wanted.memory => {}
+            _ => return Err(NodeError::NotRunning),
         }
         self.snapshots.lock().unwrap().insert(wanted.snapshot);
         Ok(Captured { stored_bytes: 4096 })

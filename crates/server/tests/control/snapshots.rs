@@ -161,3 +161,25 @@ async fn a_fork_of_which_a_part_does_not_start_says_which_did() {
     assert_eq!(listed(&stack).await, 1, "the snapshot was to be kept");
     stack.stop().await;
 }
+
+#[tokio::test]
+async fn a_fork_keeps_the_network_rules_and_a_create_brings_its_own() {
+    let stack = Stack::start().await;
+    let made = stack.sandbox(json!({"network": {"internet": true, "deny": ["a.example"]}})).await;
+    let id = &made["id"];
+    let path = |id: &Value| format!("/v1/sandboxes/{}/network", id.as_str().unwrap());
+    let snapshot = &taken(&stack, id, json!({})).await["id"];
+    stack.call("PUT", &path(id), json!({"internet": true, "deny": ["b.example"]})).await.ok();
+    let copy = &stack.post(id, "fork", json!({})).await.ok()["sandboxes"][0]["id"];
+    let shown = stack.get(&path(copy)).await.ok();
+    assert_eq!((&shown["internet"], &shown["deny"]), (&json!(true), &json!(["b.example"])), "{shown}");
+    assert_eq!((&shown["version"], &shown["enforced"]), (&json!(1), &json!(true)), "{shown}");
+    assert_eq!(shown["updatedAt"], Value::Null, "{shown}");
+    for (fields, internet) in [(json!({}), true), (json!({"network": {"internet": false}}), false)] {
+        let mut fields = fields;
+        fields["snapshot"] = snapshot.clone();
+        let shown = stack.get(&path(&stack.sandbox(fields).await["id"])).await.ok();
+        assert_eq!((&shown["internet"], &shown["deny"]), (&json!(internet), &json!([])), "{shown}");
+    }
+    stack.stop().await;
+}
