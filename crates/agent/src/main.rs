@@ -4,6 +4,8 @@
 //! One binary, three roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]) and `sudo`
 //! (inside the sandbox, [`sudo`]).
 
+mod archive;
+mod connect;
 mod files;
 mod identity;
 mod log;
@@ -19,6 +21,7 @@ mod shutdown;
 mod sudo;
 
 mod tree;
+mod uploads;
 mod users;
 
 use std::process::ExitCode;
@@ -34,6 +37,7 @@ use crate::log::log;
 use crate::pool::Pool;
 use crate::process::table::Table;
 use crate::reaper::Reaper;
+use crate::uploads::Uploads;
 
 /// Processes of the sandbox user, if the host does not say.
 const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -46,6 +50,7 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(crate) struct Agent {
     pub(crate) table: Table,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) uploads: Uploads,
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
@@ -85,7 +90,7 @@ fn agent() -> ExitCode {
     setup::prepare();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(24)
+        .max_blocking_threads(32)
         .thread_stack_size(256 * 1024)
         .thread_keep_alive(Duration::from_secs(60))
         .build()
@@ -111,6 +116,7 @@ async fn live() -> std::io::Result<()> {
     let agent = Arc::new(Agent {
         table: Table::default(),
         pool: Arc::new(Pool::new(reaper.clone())?),
+        uploads: Uploads::default(),
         reaper,
         boot: identity::random_name(),
         max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),
@@ -126,6 +132,10 @@ async fn live() -> std::io::Result<()> {
                 }
             }
         }
+    });
+    tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.uploads.watch().await }
     });
     if getpid().is_init() {
         tokio::spawn(sudo::server::serve(agent.clone()));

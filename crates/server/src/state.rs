@@ -13,6 +13,7 @@ use crate::Config;
 use crate::auth::KnownCallers;
 use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
+use crate::guest::Attachments;
 use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
@@ -31,6 +32,7 @@ struct Parts {
     seen_keys: SeenKeys,
     callers: KnownCallers,
     sandboxes: Sandboxes,
+    attachments: Arc<Attachments>,
     /// Work that outlives the connection it came by.
     tasks: TaskTracker,
 }
@@ -74,6 +76,7 @@ impl AppState {
             seen_keys: SeenKeys::new(now_ms()),
             callers: KnownCallers::default(),
             sandboxes: Sandboxes::default(),
+            attachments: Arc::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -115,6 +118,10 @@ impl AppState {
 
     pub(crate) fn sandboxes(&self) -> &Sandboxes {
         &self.0.sandboxes
+    }
+
+    pub(crate) fn attachments(&self) -> &Arc<Attachments> {
+        &self.0.attachments
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {

@@ -24,7 +24,7 @@ pub(crate) use error::FileError;
 
 use crate::users::users;
 
-/// Workers that may be at file work at once: half of all. The others are for what ends processes and starts them, which
+/// Workers that may be at file work at once: 12 of 32. Twelve more may be at archives. The others are for what ends processes and starts them, which
 /// no slow disk or endless tree may hold up.
 static PLACES: Semaphore = Semaphore::const_new(12);
 
