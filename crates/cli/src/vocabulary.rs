@@ -32,12 +32,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "pause",
     "wake",
     "extend",
-    "spawn",
-    "ps",
-    "logs",
-    "kill",
-    "shell",
-    "cp",
     "watch",
     "resize",
     "switch-image",
@@ -61,7 +55,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "metrics",
     "identity-token",
     "ssh",
-    "port-forward",
 ];
 
 /// Account commands and products that come later.
