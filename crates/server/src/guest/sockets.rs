@@ -56,11 +56,12 @@ where
         .on_upgrade(move |socket| app.tasks().track_future(session(socket)))
 }
 
-/// Completes when the sandbox no longer runs, or the server stops: a socket does not outlive what it is open to, and does
-/// not wake it.
+/// Completes when the sandbox is stopped or gone, or the server stops: a socket does not outlive what it is open to. A
+/// pause it sits out.
 pub(super) async fn over(app: &AppState, id: SandboxId) {
     if let Some(live) = app.sandboxes().get(id) {
-        live.wait_until(LONG, |row| row.state != State::Running).await;
+        let ended = |state| matches!(state, State::Stopping | State::Stopped | State::Starting);
+        live.wait_until(LONG, |row| ended(row.state)).await;
     }
 }
 

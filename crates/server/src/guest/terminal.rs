@@ -354,6 +354,11 @@ impl<'a> Output<'a> {
     }
 
     async fn attach(&mut self) -> Result<(), ApiError> {
+        // Who only looks does not wake it; who types does.
+        if self.guest.is_away() {
+            self.guest.back().await?;
+            self.broken_since = None;
+        }
         if let Some(since) = self.broken_since {
             if since.elapsed() > PATIENCE {
                 let message = "The sandbox cannot be reached now; its terminal may go on.";
