@@ -43,10 +43,11 @@ pub(super) async fn forward(context: &Context, args: ForwardArgs) -> Outcome {
     let mut signals = Signals::catch().context("cannot watch for Ctrl-C")?;
     let route = path(&["v1", "sandboxes", &sandbox, "tunnel"]);
     let (_, sink, stream) = context.client.socket(&route, &[]).await?;
-    for (_, local, remote) in &listeners {
-        if context.printer.json {
-            context.printer.value(&json!({ "local": local.to_string(), "port": remote }))?;
-        } else {
+    if context.printer.json {
+        let open = listeners.iter().map(|(_, local, remote)| json!({ "local": local.to_string(), "port": remote }));
+        context.printer.value(&open.collect())?;
+    } else {
+        for (_, local, remote) in &listeners {
             context.printer.line(&format!("{local} -> {remote}"))?;
         }
     }
