@@ -158,9 +158,12 @@ impl Guest {
 
     /// The same for work that may be done twice.
     pub(crate) async fn with_input_again(&self, ask: Ask, data: Bytes) -> Result<Tell, Asked> {
-        match self.with_input(ask.clone(), data.clone()).await {
-            Err(error) if error.is_broken() => self.with_input(ask, data).await,
-            other => other,
+        let mut breaks = 0;
+        loop {
+            match self.with_input(ask.clone(), data.clone()).await {
+                Err(error) if error.is_broken() && self.may_ask_again(&mut breaks).await? => {}
+                other => return other,
+            }
         }
     }
 
