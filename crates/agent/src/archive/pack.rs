@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use tar::{EntryType, Header};
 
 use super::Outlet;
-use crate::files::FileError;
+use crate::files::{FileError, open_dir};
 use crate::users::{Users, users};
 
 const BLOCK: usize = 512;
@@ -123,8 +123,7 @@ impl<'a, W: Write> Packer<'a, W> {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+                let fd = match open_dir(dir, name) {
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
                     other => other.map_err(self.failed("opening the directory", &full))?,
                 };

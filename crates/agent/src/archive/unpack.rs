@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{BufReader, Cursor, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +19,8 @@ use rustix::io::Errno;
 
 use super::members::{Kind, Member, Members};
 use super::{invalid, refused};
-use crate::files::FileError;
 use crate::files::change::make_parents;
+use crate::files::{self, FileError};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const PIECE: usize = 128 * 1024;
@@ -278,9 +278,8 @@ fn copy<R: Read>(
     }
 }
 
-fn open_dir(dir: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(dir, OsStr::from_bytes(name), flags, Mode::empty())
+fn open_dir(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    files::open_dir(dir, OsStr::from_bytes(name))
 }
 
 /// The parts of a name, `.` left out. Up, and from the root, is refused.
