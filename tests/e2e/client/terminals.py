@@ -27,6 +27,12 @@ def rest(terminal):
     return seen
 
 
+def shell_of(s):
+    """The one process with a terminal."""
+    [info] = [p for p in s.processes() if p["pty"]]
+    return s.process(info["id"])
+
+
 def terminal_of(s, **query):
     more = "&".join(f"{name}={value}" for name, value in query.items())
     return Socket(f"/v1/sandboxes/{s.id}/terminal?{more}")
@@ -112,7 +118,7 @@ def a_terminal_shows_a_shell():
     t.resize(44, 12)
     t.write("stty size\n")
     until(t, b"12 44")
-    [info] = [p for p in s.processes() if p.refresh()["pty"]]
+    info = shell_of(s)
     assert info.state == "running"
     t.write("exit 3\n")
     rest(t)
@@ -180,7 +186,7 @@ def a_shell_is_hung_up_when_its_terminal_goes():
     t = s.terminal()
     t.write("sleep 1000 & echo at $((1+1))\n")
     until(t, b"at 2")
-    [shell] = [p for p in s.processes() if p.refresh()["pty"]]
+    shell = shell_of(s)
     # One that is cut without a word.
     by_hand = terminal_of(s)
     other = by_hand.text()["processId"]
@@ -211,7 +217,7 @@ def a_terminal_goes_on_after_a_crash_of_the_server():
     t = s.terminal()
     t.write("X=kept; echo set-$((1+1))\n")
     until(t, b"set-2")
-    [shell] = [p for p in s.processes() if p.refresh()["pty"]]
+    shell = shell_of(s)
     host("kill9")
     host("start")
     eventually(lambda: rt.sandboxes.get(s.id).state == "running", "adopted", 20)
