@@ -15,12 +15,13 @@ use super::output::{Heads, Piece, Reader};
 use super::supervise::signal_tree;
 use super::{Phase, Proc, terminal};
 use crate::serve::{Answer, tell};
-use crate::{Agent, tree};
+use crate::{Agent, setup, tree};
 
 /// Input that one `WriteStdin` may bring.
 const MAX_WRITE: usize = 1024 * 1024;
 /// What both heads may take to travel with the end, in one frame.
 const INLINE: usize = 40 * 1024;
+const SIGWINCH: i32 = 28;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const MAX_HEAD: u64 = 8 * 1024 * 1024;
 
@@ -215,9 +216,12 @@ pub(crate) async fn resize(agent: &Arc<Agent>, wanted: Resize) -> Answer {
     proc.begun().await?;
     // One that has ended has nothing to resize, and that is fine.
     match proc.with_terminal(|terminal| terminal::resize(terminal, size)) {
-        Some(Err(error)) => Err(invalid(&error.to_string()).into()),
-        Some(Ok(())) | None => Ok(crate::serve::done()),
+        Some(Err(error)) => return Err(invalid(&error.to_string()).into()),
+        // gVisor keeps the size and tells nobody; whoever does not care ignores the signal.
+        Some(Ok(())) if setup::user_space_kernel() => signal_tree(&proc, SIGWINCH).await,
+        Some(Ok(())) | None => {}
     }
+    Ok(crate::serve::done())
 }
 
 pub(crate) async fn signal(agent: &Arc<Agent>, signal: Signal) -> Answer {
