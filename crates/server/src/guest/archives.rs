@@ -46,7 +46,7 @@ fn excludes(given: Given<'_>) -> Checked<Vec<String>> {
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/files/archive",
-    tag = "files",
+    tag = "archives",
     params(
         ("id" = String, Path, description = "A sandbox"),
         ("path" = String, Query, description = "A directory"),
@@ -121,7 +121,7 @@ impl Rest {
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/files/archive",
-    tag = "files",
+    tag = "archives",
     params(
         ("id" = String, Path, description = "A sandbox"),
         ("path" = String, Query, description = "A directory"),
@@ -153,7 +153,7 @@ pub(super) async fn write(State(app): State<AppState>, Path(id): Path<String>, U
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/files/archive/uploads",
-    tag = "files",
+    tag = "archives",
     params(("id" = String, Path, description = "A sandbox")),
     request_body = ArchiveRequest,
     responses((status = 200, body = UploadStarted))
@@ -189,7 +189,7 @@ async fn begin(app: AppState, id: String, call: Call) -> Result<Answer, ApiError
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/files/archive/uploads/{upload}",
-    tag = "files",
+    tag = "archives",
     params(
         ("id" = String, Path, description = "A sandbox"),
         ("upload" = String, Path, description = "An upload"),
@@ -210,7 +210,7 @@ pub(super) async fn put(
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/files/archive/uploads/{upload}/~commit",
-    tag = "files",
+    tag = "archives",
     params(("id" = String, Path, description = "A sandbox"), ("upload" = String, Path, description = "An upload")),
     responses((status = 200, body = Empty))
 )]
@@ -226,7 +226,7 @@ pub(super) async fn commit(
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/files/archive/uploads/{upload}/~abort",
-    tag = "files",
+    tag = "archives",
     params(("id" = String, Path, description = "A sandbox"), ("upload" = String, Path, description = "An upload")),
     responses((status = 200, body = Empty))
 )]

@@ -48,7 +48,7 @@ const UNREAD: Duration = Duration::from_secs(300);
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/terminal",
-    tag = "commands",
+    tag = "terminals",
     params(
         ("id" = String, Path, description = "A sandbox"),
         ("cols" = Option<u32>, Query, description = "80 if left out"),

@@ -56,7 +56,7 @@ const RESERVED: [u16; 3] = [10800, 10802, 10853];
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/tunnel",
-    tag = "commands",
+    tag = "tunnels",
     params(("id" = String, Path, description = "A sandbox")),
     responses((status = 101, description = "The connection is a WebSocket"))
 )]

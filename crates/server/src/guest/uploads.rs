@@ -53,7 +53,7 @@ pub(super) fn reference(id: &str, archive: bool) -> Result<UploadRef, ApiError> 
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/uploads",
-    tag = "files",
+    tag = "uploads",
     params(("id" = String, Path, description = "A sandbox")),
     request_body = UploadRequest,
     responses((status = 200, body = UploadStarted))
@@ -94,7 +94,7 @@ async fn begin(app: AppState, id: String, call: Call) -> Result<Answer, ApiError
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/uploads/{upload}",
-    tag = "files",
+    tag = "uploads",
     params(
         ("id" = String, Path, description = "A sandbox"),
         ("upload" = String, Path, description = "An upload"),
@@ -132,7 +132,7 @@ pub(super) async fn put_part(
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/uploads/{upload}/~commit",
-    tag = "files",
+    tag = "uploads",
     params(("id" = String, Path, description = "A sandbox"), ("upload" = String, Path, description = "An upload")),
     responses((status = 200, body = FileWritten))
 )]
@@ -154,7 +154,7 @@ pub(super) async fn commit(
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/uploads/{upload}/~abort",
-    tag = "files",
+    tag = "uploads",
     params(("id" = String, Path, description = "A sandbox"), ("upload" = String, Path, description = "An upload")),
     responses((status = 200, body = Empty))
 )]
