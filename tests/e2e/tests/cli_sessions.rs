@@ -44,7 +44,8 @@ fn sandbox(stack: &Stack) -> String {
 fn a_process_is_started_listed_read_and_ended() {
     let stack = Stack::start();
     let id = sandbox(&stack);
-    let process = said(&stack, &["spawn", &id, "--cwd", "/tmp", "--env", "X=y", "--", "echo $X in $PWD; exec sleep 600"]);
+    let process =
+        said(&stack, &["spawn", &id, "--cwd", "/tmp", "--env", "X=y", "--", "echo $X in $PWD; exec sleep 600"]);
     let process = process.trim();
     assert_eq!(process.len(), 36, "the id alone on stdout: {process:?}");
     let ended = said(&stack, &["spawn", &id, "--json", "--", "sh", "-c", "echo over >&2; exit 3"]);

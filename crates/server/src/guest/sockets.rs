@@ -21,6 +21,8 @@ const MAX_MESSAGE: usize = 1024 * 1024;
 const GOODBYE: Duration = Duration::from_secs(5);
 /// The same where the server stops, which must not wait for clients, or the other side broke the rules.
 const HURRIED: Duration = Duration::from_millis(500);
+/// Read and dropped meanwhile: what a client may have had on the way.
+const LAST_BYTES: usize = 4 * 1024 * 1024;
 /// Longer than any socket lives.
 const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -81,13 +83,20 @@ pub(super) async fn refuse(mut socket: WebSocket, error: &ApiError, id: &Request
     }
 }
 
-/// Closes, and waits a moment for the other side, so that what was sent last is not lost to a reset.
+/// Closes, and waits a moment for the other side, so that what was sent last is not lost to a reset. Who goes on sending
+/// is cut off.
 pub(super) async fn close(mut socket: WebSocket, code: u16) {
     let frame = CloseFrame { code, reason: "".into() };
     if socket.send(Message::Close(Some(frame))).await.is_err() {
         return;
     }
-    let theirs = async { while let Some(Ok(_)) = socket.recv().await {} };
+    let theirs = async {
+        let mut left = LAST_BYTES;
+        while let Some(Ok(message)) = socket.recv().await {
+            let Some(rest) = left.checked_sub(message.into_data().len()) else { return };
+            left = rest;
+        }
+    };
     let limit = if code == NORMAL { GOODBYE } else { HURRIED };
     let _ = tokio::time::timeout(limit, theirs).await;
 }
