@@ -34,7 +34,10 @@ const LATEST: i64 = 1 << 33;
 
 /// Unpacks a tar, or a gzip of one, into a directory, which is made if it is missing. On a worker that acts as the user.
 pub(crate) fn unpack(root: &Path, mut input: impl Read) -> Result<(), FileError> {
-    make_parents(root)?;
+    make_parents(root).map_err(|error| match error.is(Errno::EXIST) {
+        true => FileError::refused(ErrorCode::NotADirectory, root, "is not a directory"),
+        false => error,
+    })?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(root, flags, Mode::empty()).map_err(FileError::at("opening the directory", root))?;
     let mut head = [0; 2];
