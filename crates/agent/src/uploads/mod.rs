@@ -105,7 +105,7 @@ struct Ended {
 /// What a reference finds.
 pub(crate) enum Found {
     Open(Arc<Upload>),
-    Committed(Tell),
+    Committed(Box<Tell>),
 }
 
 impl Uploads {
@@ -155,7 +155,7 @@ impl Uploads {
         }
         let mut ended = inner.ended.iter();
         match ended.find(|ended| ended.id == wanted.upload_id && ended.archive == wanted.archive) {
-            Some(ended) => Ok(Found::Committed(ended.answer.clone())),
+            Some(ended) => Ok(Found::Committed(Box::new(ended.answer.clone()))),
             None => {
                 let shown: String = wanted.upload_id.chars().take(64).collect();
                 Err(GuestError::new(ErrorCode::NoSuchUpload, format!("there is no upload {shown}")))

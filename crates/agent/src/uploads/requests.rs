@@ -144,7 +144,7 @@ async fn whole(stream: &mut Stream, size: u64) -> Result<Bytes, Failure> {
 pub(crate) async fn commit(agent: &Arc<Agent>, wanted: UploadRef) -> Answer {
     let upload = match agent.uploads.find(&wanted)? {
         Found::Open(upload) => upload,
-        Found::Committed(answer) => return Ok(answer),
+        Found::Committed(answer) => return Ok(*answer),
     };
     let answer = match &upload.body {
         Body::File(staged) => match staged.ending().await {
@@ -172,7 +172,7 @@ pub(crate) async fn commit(agent: &Arc<Agent>, wanted: UploadRef) -> Answer {
 
 fn committed(agent: &Arc<Agent>, wanted: &UploadRef) -> Answer {
     match agent.uploads.find(wanted)? {
-        Found::Committed(answer) => Ok(answer),
+        Found::Committed(answer) => Ok(*answer),
         Found::Open(_) => Err(lost().into()),
     }
 }
