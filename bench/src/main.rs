@@ -6,11 +6,13 @@
 
 mod api;
 mod cases;
+mod microvm;
 mod raw;
 mod records;
 mod stats;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -18,6 +20,8 @@ use clap::Parser;
 /// Measure a running server (see `runtime serve`) against raw runsc and the bare host.
 #[derive(Debug, Parser)]
 struct Options {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Where the server listens.
     #[arg(long, env = "RUNTIME_API_URL", default_value = "http://127.0.0.1:8787")]
     url: String,
@@ -35,8 +39,22 @@ struct Options {
     only: Option<String>,
 }
 
-fn main() -> Result<()> {
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    /// Without a server: microVMs by their driver beside QEMU by hand, or many boots and restores.
+    Microvm(microvm::Options),
+}
+
+fn main() -> Result<ExitCode> {
+    // The driver starts its own program as the shim of each machine.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == runtime_engine::shim::SUBCOMMAND) {
+        return Ok(runtime_engine::shim::shim_main(words));
+    }
     let options = Options::parse();
+    if let Some(Other::Microvm(options)) = &options.other {
+        return microvm::run(options).map(|()| ExitCode::SUCCESS);
+    }
     let key = match options.key {
         Some(key) => key,
         None => std::fs::read_to_string(options.data_dir.join("owner.key"))
@@ -52,5 +70,5 @@ fn main() -> Result<()> {
         }
     }
     print!("{report}");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -22,8 +22,9 @@ pub(crate) enum Task {
     ///
     /// Steps, in order, stopping at the first that fails: host packages and cargo tools, formatting, import edges,
     /// clippy, release build, `runtime setup` (sandbox engine, disk pool, base image), the committed OpenAPI
-    /// document, all tests, the Python client, dependency rules. Asks nothing. Needs Debian 12 and root, since sandboxes do. Sets up
-    /// /var/lib/runtime and touches nothing in your home directory but cargo's own tools.
+    /// document, all tests, the Python and TypeScript clients, dependency rules. Asks nothing. Needs Debian 12 and root, since
+    /// sandboxes do. Sets up /var/lib/runtime and touches nothing in your home directory but cargo's own tools and
+    /// npm's cache.
     #[command(after_help = "CARGO_TARGET_DIR is honoured; without it the build goes to target/ in this clone.")]
     Ci,
 
@@ -64,6 +65,13 @@ pub(crate) enum Task {
     /// Makes Python environments in the target directory and installs the tools of sdk/python/requirements-dev.txt
     /// into them.
     SdkPython,
+
+    /// Build the product, then check the TypeScript client: lints, types, what it exports, and its tests against the
+    /// product.
+    ///
+    /// Installs the packages of sdk/typescript/package-lock.json into its node_modules, and a newer Node.js there where
+    /// the system's is older than 20.19.
+    SdkTypescript,
 
     /// Only the set-up part of `ci`: packages, cargo tools, the product's build, `runtime setup`.
     ///

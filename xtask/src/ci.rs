@@ -25,6 +25,10 @@ pub(crate) fn run(task: Task) -> Result<()> {
             build(&workspace)?;
             sdk_python(&workspace)
         }
+        Task::SdkTypescript => {
+            build(&workspace)?;
+            sdk_typescript(&workspace)
+        }
         Task::SetupTests => setup_tests(&workspace),
         Task::Openapi { check } => {
             build(&workspace)?;
@@ -34,7 +38,7 @@ pub(crate) fn run(task: Task) -> Result<()> {
 }
 
 fn ci(workspace: &Workspace) -> Result<()> {
-    let mut steps = Steps::new(11);
+    let mut steps = Steps::new(12);
     steps.run("packages", "what the build and the tests take from the system", setup::packages)?;
     steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
     steps.run("fmt", "formatting", || fmt(workspace, false))?;
@@ -45,6 +49,7 @@ fn ci(workspace: &Workspace) -> Result<()> {
     steps.run("openapi", "the committed API document is the program's", || openapi::run(workspace, true))?;
     steps.run("test", "all tests, against the built program", || test(workspace, &[]))?;
     steps.run("sdk-python", "the Python client, against the built program", || sdk_python(workspace))?;
+    steps.run("sdk-typescript", "the TypeScript client, against the built program", || sdk_typescript(workspace))?;
     steps.run("deny", "licences, forbidden crates, sources", || deny(workspace))?;
     steps.finish();
     Ok(())
@@ -97,6 +102,15 @@ fn sdk_python(workspace: &Workspace) -> Result<()> {
     let mut check = Command::new(workspace.root.join("sdk/python/check"));
     check.env("RUNTIME_BIN", workspace.runtime_binary());
     check.env("RUNTIME_SDK_VENVS", workspace.target_directory.join("sdk-python"));
+    call(&mut check)
+}
+
+/// The client's own script installs its packages beside itself, and a newer Node.js where the system's is too old.
+fn sdk_typescript(workspace: &Workspace) -> Result<()> {
+    let mut check = Command::new(workspace.root.join("sdk/typescript/check"));
+    check.env("RUNTIME_BIN", workspace.runtime_binary());
+    // Another server must not be taken for the one that was just built.
+    check.env_remove("RUNTIME_API_URL").env_remove("RUNTIME_API_KEY");
     call(&mut check)
 }
 

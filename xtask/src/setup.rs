@@ -21,6 +21,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("python3-venv", "its own environment for that client"),
 ];
 
+/// Node.js for the TypeScript client. From wherever it comes: other builds of it carry npm, and their package conflicts
+/// with Debian's.
+const NODE_PACKAGES: &[(&str, &str)] =
+    &[("nodejs", "what the TypeScript client runs on"), ("npm", "its packages, and a newer Node.js")];
+
 /// Cargo's helpers: subcommand, crate, version, further arguments of `cargo install`.
 const TOOLS: &[(&str, &str, &str, &[&str])] = &[
     ("nextest", "cargo-nextest", "0.9.143", &[]),
@@ -35,9 +40,13 @@ const TOOLS_TARGET: &str = "/var/tmp/runtime-xtask-tools";
 const DATA_DIR: &str = "/var/lib/runtime";
 
 pub(crate) fn packages() -> Result<()> {
-    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !is_installed(name)).collect();
+    let mut missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !is_installed(name)).collect();
+    // npm answers only where there is a node that runs it.
+    if !answers(Command::new("npm").arg("--version")) {
+        missing.extend(NODE_PACKAGES);
+    }
     if missing.is_empty() {
-        println!("    all {} packages are installed", PACKAGES.len());
+        println!("    all packages are installed");
         return Ok(());
     }
     for (name, why) in &missing {
@@ -93,7 +102,10 @@ fn components(workspace: &Workspace) -> Result<()> {
 /// The product prepares its own host; the tests use what it prepared.
 pub(crate) fn host(workspace: &Workspace) -> Result<()> {
     require_root("preparing sandboxes (mounts, cgroups, a disk pool)")?;
-    call(Command::new(workspace.runtime_binary()).args(["setup", "--data-dir", DATA_DIR]))
+    for engine in ["gvisor", "qemu"] {
+        call(Command::new(workspace.runtime_binary()).args(["setup", "--data-dir", DATA_DIR, "--engine", engine]))?;
+    }
+    Ok(())
 }
 
 fn is_installed(package: &str) -> bool {

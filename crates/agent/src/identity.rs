@@ -1,5 +1,7 @@
 //! Who this sandbox is: taken from the host's hello, at the start and after every restore or fork.
 
+use std::io::Write;
+
 use runtime_proto::guest::Hello;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, Timespec};
@@ -10,30 +12,59 @@ use crate::process::now;
 /// Clocks closer than this are left alone.
 const CLOCK_SLACK_NS: u64 = 5_000_000;
 
-/// Takes over name, randomness and time. What the machine does not allow is left as it is: under a user-space kernel
-/// the clock is the host's and the pool is fed by it.
+/// Takes over randomness, time and name, in this order: nothing may be drawn from a memory that others share. What the
+/// machine does not allow is left as it is: under a user-space kernel the clock is the host's and the pool is fed by it.
 pub(crate) fn take(hello: &Hello) {
+    stir(&hello.entropy);
+    if hello.host_time > 0 && hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
+        let time = Timespec {
+            tv_sec: (hello.host_time / 1_000_000_000) as i64,
+            tv_nsec: (hello.host_time % 1_000_000_000) as i64,
+        };
+        if let Err(error) = rustix::time::clock_settime(ClockId::Realtime, time)
+            && !crate::setup::user_space_kernel()
+        {
+            log!("setting the clock failed: {error}");
+        }
+    }
     if !hello.hostname.is_empty() && hello.hostname.len() <= 64 {
         if let Err(error) = rustix::system::sethostname(hello.hostname.as_bytes()) {
             log!("setting the host name failed: {error}");
         }
         let hosts = format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\t{}\n", hello.hostname);
         if rustix::process::getpid().is_init() {
-            let _ = std::fs::write("/etc/hostname", format!("{}\n", hello.hostname));
+            tell("/etc/hostname", &format!("{}\n", hello.hostname));
             if !std::fs::read_to_string("/etc/hosts").is_ok_and(|known| known.contains(&hello.hostname)) {
-                let _ = std::fs::write("/etc/hosts", hosts);
+                tell("/etc/hosts", &hosts);
             }
         }
     }
-    if !hello.entropy.is_empty() {
-        let _ = std::fs::write("/dev/urandom", &hello.entropy);
+    let machine_id: String = hello.sandbox_id.chars().filter(char::is_ascii_hexdigit).collect();
+    if rustix::process::getpid().is_init() && machine_id.len() == 32 {
+        tell("/etc/machine-id", &format!("{}\n", machine_id.to_ascii_lowercase()));
     }
-    if hello.host_time > 0 && hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
-        let time = Timespec {
-            tv_sec: (hello.host_time / 1_000_000_000) as i64,
-            tv_nsec: (hello.host_time % 1_000_000_000) as i64,
-        };
-        let _ = rustix::time::clock_settime(ClockId::Realtime, time);
+}
+
+fn tell(path: &str, text: &str) {
+    if let Err(error) = std::fs::write(path, text) {
+        log!("writing {path} failed: {error}");
+    }
+}
+
+/// Without the right to credit it, it is still mixed in.
+fn stir(entropy: &[u8]) {
+    if entropy.is_empty() {
+        return;
+    }
+    let pool = match std::fs::File::options().write(true).open("/dev/urandom") {
+        Ok(pool) => pool,
+        Err(error) => return log!("opening the random pool failed: {error}"),
+    };
+    let some = &entropy[..entropy.len().min(runtime_host::guest::MAX_ENTROPY)];
+    if runtime_host::guest::stir_entropy(&pool, some).is_err()
+        && let Err(error) = (&pool).write_all(entropy)
+    {
+        log!("stirring the random pool failed: {error}");
     }
 }
 

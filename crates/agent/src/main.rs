@@ -1,8 +1,8 @@
 //! `runtime-agent`: the first process of every sandbox. It speaks with the host over its standard input and output,
 //! runs commands, keeps their output, and reaches files; the guest may do anything to itself, and this lives on.
 //!
-//! One binary, three roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]) and `sudo`
-//! (inside the sandbox, [`sudo`]).
+//! One binary, four roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]), `sudo` (inside
+//! a sandbox without setuid, [`sudo`]) and `init` (of a machine with a kernel of its own, [`stage1`]).
 
 mod archive;
 mod connect;
@@ -12,12 +12,14 @@ mod log;
 mod memory;
 mod order;
 mod pool;
+mod port;
 mod process;
 mod reaper;
 mod runner;
 mod serve;
 mod setup;
 mod shutdown;
+mod stage1;
 mod sudo;
 
 mod tree;
@@ -29,12 +31,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use runtime_host::vsock;
 use rustix::process::{getpid, set_child_subreaper};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::log::log;
 use crate::pool::Pool;
+use crate::port::{Door, Port};
 use crate::process::table::Table;
 use crate::reaper::Reaper;
 use crate::uploads::Uploads;
@@ -45,6 +50,9 @@ const DEFAULT_USER_PROCESSES: u64 = 1024;
 const ROOT_SPARE: u64 = 8;
 /// How long a closed input is left alone before it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
+/// The first few times.
+const RETRY_SOON: Duration = Duration::from_millis(4);
+const SOON: u32 = 50;
 
 /// All that outlives an attachment.
 pub(crate) struct Agent {
@@ -71,9 +79,12 @@ impl Agent {
 }
 
 fn main() -> ExitCode {
-    tree::prepare();
     let name = std::env::args_os().next().unwrap_or_default();
     let name = std::path::Path::new(&name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if stage1::is_wanted(name) {
+        return stage1::main();
+    }
+    tree::prepare();
     match name {
         "runtime-runner" => match runner::inherited_socket() {
             Some(socket) => runner::main(socket),
@@ -141,15 +152,47 @@ async fn live() -> std::io::Result<()> {
         tokio::spawn(sudo::server::serve(agent.clone()));
     }
     let (stdin, stdout) = setup::channel()?;
-    let mut reader = pipe::Receiver::from_owned_fd_unchecked(stdin)?;
-    let mut writer = pipe::Sender::from_owned_fd_unchecked(stdout)?;
+    if vsock::is_listener(&stdin) {
+        keep_answering(&agent, &Door::new(stdin)?).await
+    } else if stage1::is_device(&stdin) {
+        keep_serving(&agent, Port::new(stdin)?, Port::new(stdout)?).await
+    } else {
+        let reader = pipe::Receiver::from_owned_fd_unchecked(stdin)?;
+        keep_serving(&agent, reader, pipe::Sender::from_owned_fd_unchecked(stdout)?).await
+    }
+}
+
+/// Where the host comes by a connection of its own each time. A machine that was restored finds its connection gone, and
+/// the host at the door again.
+async fn keep_answering(agent: &Arc<Agent>, door: &Door) -> std::io::Result<()> {
     loop {
-        serve::serve(&agent, &mut reader, &mut writer).await;
+        match door.open().await {
+            Ok((mut reader, mut writer)) => serve::serve(agent, &mut reader, &mut writer).await,
+            // No descriptor left, say: the host tries again, and so do we.
+            Err(error) => {
+                log!("taking a connection failed: {error}");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn keep_serving<R, W>(agent: &Arc<Agent>, mut reader: R, mut writer: W) -> std::io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut closed: u32 = 0;
+    loop {
+        let began = tokio::time::Instant::now();
+        serve::serve(agent, &mut reader, &mut writer).await;
+        // A host that has just gone is often back at once; one that stays away is not worth the processor.
+        closed = if began.elapsed() > RETRY { 0 } else { closed.saturating_add(1) };
         if !getpid().is_init() {
             // Not the first process: then the one who started us is done with us.
-            let _ = shutdown::run(&agent, Duration::ZERO).await;
+            let _ = shutdown::run(agent, Duration::ZERO).await;
             return Ok(());
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(if closed < SOON { RETRY_SOON } else { RETRY }).await;
     }
 }

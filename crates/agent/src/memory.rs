@@ -1,6 +1,7 @@
 //! Memory is short: the largest process goes, never the sandbox.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use runtime_proto::guest::{ErrorCode, GuestError, Killed, Tell};
 
@@ -33,6 +34,16 @@ pub(crate) async fn kill_largest(agent: &Arc<Agent>) -> Answer {
         proc.state.send_modify(|state| state.oom_kills += 1);
     }
     Ok(Tell::Killed(Killed { pid, name: stat.name, rss_bytes: stat.rss_pages * PAGE }))
+}
+
+/// Whether the kernel has ended a process for want of memory since this was last asked. Never where the host does that
+/// for it.
+pub(crate) fn kernel_killed() -> bool {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let counters = tree::read("vmstat", 64 * 1024).unwrap_or_default();
+    let count = counters.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    let now = count.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+    now > SEEN.fetch_max(now, Ordering::Relaxed)
 }
 
 /// The process in whose tree `pid` is. Walks up /proc.

@@ -24,7 +24,8 @@ pub(crate) fn prepare() {
     let _ = proc_dir();
 }
 
-fn read(path: &str, limit: u64) -> Option<String> {
+/// A file below /proc.
+pub(crate) fn read(path: &str, limit: u64) -> Option<String> {
     let fd = rustix::fs::openat(proc_dir()?, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = Vec::new();
     std::fs::File::from(fd).take(limit).read_to_end(&mut bytes).ok()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use runtime_model::SandboxId;
+use runtime_model::{SandboxId, Shape};
 use runtime_proto::guest::Request;
 use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -16,10 +16,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use crate::actor::{Actor, Command, Handle, Live, Reply, Stop};
 use crate::agent_file::{AgentFile, AgentFileError};
 use crate::driver::gvisor::{Gvisor, GvisorOptions};
-use crate::driver::{Adopted, DriverError};
+use crate::driver::microvm::{Hypervisor, Microvm, MicrovmOptions};
+use crate::driver::{Adopted, Driver, DriverError};
 use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
-use crate::prepare::{CGROUP_PARENT, Growth, PreparedHost};
+use crate::prepare::{CGROUP_PARENT, Growth, Guest, Machinery, PreparedHost};
 
 /// Processes (and threads) that the users of a sandbox may have.
 pub const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -40,11 +41,19 @@ pub struct EngineConfig {
     /// The program whose subcommand [`crate::shim::SUBCOMMAND`] is [`crate::shim::shim_main`]; normally this one.
     pub program: PathBuf,
     pub max_user_processes: u64,
+    /// The size of sandbox for which to be prepared from the start, where that takes preparation.
+    pub warm_shape: Shape,
 }
 
 impl EngineConfig {
     pub fn new(host: PreparedHost, agent: &'static [u8]) -> std::io::Result<Self> {
-        Ok(Self { host, agent, program: std::env::current_exe()?, max_user_processes: DEFAULT_USER_PROCESSES })
+        Ok(Self {
+            host,
+            agent,
+            program: std::env::current_exe()?,
+            max_user_processes: DEFAULT_USER_PROCESSES,
+            warm_shape: Shape::default(),
+        })
     }
 }
 
@@ -52,7 +61,7 @@ impl EngineConfig {
 pub enum EngineError {
     #[error(transparent)]
     Agent(#[from] AgentFileError),
-    #[error("the gVisor driver does not start")]
+    #[error("the driver of the sandboxes does not start")]
     Driver(#[from] DriverError),
     #[error("cannot make the directory of starts under way")]
     Marks(#[source] std::io::Error),
@@ -65,7 +74,7 @@ pub struct Engine {
     state: Arc<HostState>,
     actors: Mutex<HashMap<SandboxId, Handle>>,
     tasks: TaskTracker,
-    _chores: [AbortOnDropHandle<()>; 2],
+    _chores: Vec<AbortOnDropHandle<()>>,
 }
 
 /// What an engine found when it opened.
@@ -78,25 +87,43 @@ struct Found {
 impl Engine {
     /// Takes over what runs and sweeps what a crash left half made. The caller holds the data directory's lock.
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
-        let EngineConfig { host, agent, program, max_user_processes } = config;
+        let EngineConfig { host, agent, program, max_user_processes, warm_shape } = config;
         let agent = AgentFile::install(&host.data_dir, agent)?;
-        let driver = Gvisor::open(GvisorOptions {
-            runsc: host.runsc.clone(),
-            data_dir: host.data_dir.clone(),
-            run_dir: host.run_dir.clone(),
-            cgroups: host.cgroups.clone(),
-            cgroup_parent: CGROUP_PARENT.to_owned(),
-            program,
-            agent,
-        })?;
-        let state = Arc::new(HostState::new(host, Arc::new(driver), max_user_processes).map_err(EngineError::Marks)?);
-        let chores = [
-            AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone()))),
-            AbortOnDropHandle::new(tokio::spawn(watch_host_disk(state.clone()))),
-        ];
+        let parent = CGROUP_PARENT.to_owned();
+        let (driver, to_warm): (Arc<dyn Driver>, _) = match host.machinery.clone() {
+            Machinery::Gvisor(runsc) => {
+                let gvisor = Gvisor::open(GvisorOptions {
+                    runsc,
+                    data_dir: host.data_dir.clone(),
+                    run_dir: host.run_dir.clone(),
+                    cgroups: host.cgroups.clone(),
+                    cgroup_parent: parent,
+                    program,
+                    agent,
+                })?;
+                (Arc::new(gvisor), None)
+            }
+            Machinery::Firecracker { firecracker, guest } => {
+                let hypervisor = Hypervisor::Firecracker(firecracker);
+                microvms(&host, hypervisor, guest, program, agent).await?
+            }
+            Machinery::Qemu { qemu, guest, accel } => {
+                microvms(&host, Hypervisor::Qemu { qemu, accel }, guest, program, agent).await?
+            }
+        };
+        let state = Arc::new(HostState::new(host, driver, max_user_processes).map_err(EngineError::Marks)?);
+        let mut chores = vec![AbortOnDropHandle::new(tokio::spawn(watch_host_disk(state.clone())))];
+        // Disks of microVMs are files, made when they are needed.
+        if to_warm.is_none() {
+            chores.push(AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone()))));
+        }
         let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _chores: chores };
         let found = engine.recover().await?;
         tracing::info!(adopted = found.adopted, swept = found.swept, "engine ready");
+        // Not before the sweep: what it makes would look like a remainder.
+        if let Some(microvms) = to_warm {
+            microvms.warm(warm_shape);
+        }
         Ok(engine)
     }
 
@@ -217,6 +244,31 @@ impl Engine {
     }
 }
 
+async fn microvms(
+    host: &PreparedHost,
+    program: Hypervisor,
+    guest: Guest,
+    shim: PathBuf,
+    agent: AgentFile,
+) -> Result<(Arc<dyn Driver>, Option<Microvm>), DriverError> {
+    let options = MicrovmOptions {
+        program,
+        guest,
+        pool: host.pool.clone(),
+        cores: host.cores,
+        host_memory_mib: host.host_memory_mib,
+        data_dir: host.data_dir.clone(),
+        run_dir: host.run_dir.clone(),
+        cgroups: host.cgroups.clone(),
+        cgroup_parent: CGROUP_PARENT.to_owned(),
+        shim,
+        agent,
+    };
+    let opened = tokio::task::spawn_blocking(|| Microvm::open(options)).await;
+    let microvm = opened.map_err(|e| DriverError::new("open", "the microVM driver", e))??;
+    Ok((Arc::new(microvm.clone()), Some(microvm)))
+}
+
 /// Makes disks in advance, one round after every create. Without them creates are slower, nothing else.
 async fn keep_spare_disks(state: Arc<HostState>) {
     loop {
@@ -319,7 +371,7 @@ impl Node for Engine {
             if !state.has_disk(id)? {
                 return Err(NodeError::DiskGone);
             }
-            state.host.pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))
+            state.driver.limit_disk(&state.host.pool, &name, disk_mib).map_err(|e| failed("limit the disk of", id, e))
         })
         .await
     }
@@ -407,6 +459,7 @@ impl Node for Engine {
         let host = &self.state.host;
         HostFacts {
             engine: self.state.driver.name(),
+            emulated: self.state.driver.emulated(),
             cores: host.cores,
             memory_mib: host.host_memory_mib,
             image: host.base.digest.clone(),

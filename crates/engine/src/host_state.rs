@@ -94,7 +94,7 @@ impl HostState {
             max_user_processes: user_processes(self.max_user_processes, order.shape.memory_mib),
             memory_bytes: limits.memory_bytes,
         };
-        Plan { id: order.id, identity, root, limits, abort: CancellationToken::new() }
+        Plan { id: order.id, identity, root, shape: order.shape, limits, abort: CancellationToken::new() }
     }
 
     /// The root of a sandbox, made or found.
@@ -106,13 +106,13 @@ impl HostState {
             if kind == Disk::Kept {
                 let root =
                     pool.root(&name).map_err(|e| failed("find the disk of", id, e))?.ok_or(NodeError::DiskGone)?;
-                pool.set_limit(&name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
+                state.driver.limit_disk(pool, &name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
                 return Ok(root);
             }
             if pool.root(&name).map_err(|e| failed("find the disk of", id, e))?.is_some() {
                 pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
             }
-            let made = pool.create_root(&name, &state.host.base, disk_mib);
+            let made = state.driver.make_disk(pool, &state.host.base, &name, disk_mib);
             state.disk_taken.notify_one();
             made.map_err(|e| failed("make the disk of", id, e))
         })

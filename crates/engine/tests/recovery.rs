@@ -230,7 +230,9 @@ async fn victim() {
     let Some(dir) = std::env::args().find_map(|word| word.strip_prefix("victim-of-").map(str::to_owned)) else {
         return;
     };
-    let prepared = runtime_engine::prepare::open(std::path::Path::new(&dir)).unwrap();
+    let prepared =
+        runtime_engine::prepare::open(std::path::Path::new(&dir), runtime_engine::prepare::EngineChoice::Gvisor)
+            .unwrap();
     let engine = runtime_engine::Engine::open(runtime_engine::EngineConfig::new(prepared, support::agent()).unwrap())
         .await
         .unwrap();

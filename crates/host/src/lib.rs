@@ -2,14 +2,17 @@
 
 pub mod btrfs;
 pub mod cgroup;
+pub mod clock;
 pub mod credentials;
 pub mod fdpass;
 pub mod fifo;
 pub mod forward;
 pub mod frugal;
+pub mod guest;
 pub mod lock;
 pub mod loopdev;
 pub mod mount;
 pub mod process;
 pub mod reap;
 pub mod spawn;
+pub mod vsock;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +55,26 @@ pub fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
     let options = CString::new(options).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     Ok(rustix::mount::mount("tmpfs", target, "tmpfs", flags, Some(options.as_c_str()))?)
+}
+
+/// A small file system in memory in which a jailed program is put together: it may hold programs and device nodes.
+pub fn mount_jail(target: &Path, options: &str) -> io::Result<()> {
+    let options = CString::new(options).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::mount::mount("tmpfs", target, "tmpfs", MountFlags::NOSUID, Some(options.as_c_str()))?)
+}
+
+/// Nobody may write through this mount, whoever he is.
+pub fn make_read_only(target: &Path) -> io::Result<()> {
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(rustix::mount::mount_remount(target, flags, c"")?)
+}
+
+/// From here on what this thread (and the processes it starts) mounts is seen by nobody else, and gone when they are.
+pub fn own_name_space() -> io::Result<()> {
+    // SAFETY: only the mounts part; what must not be told apart from other threads are descriptors, which stay shared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS)? };
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", flags)?)
 }
 
 /// Unmounts; what is not mounted is fine.

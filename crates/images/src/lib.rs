@@ -6,3 +6,4 @@
 
 pub mod apt;
 pub mod base;
+pub mod microvm;

@@ -56,6 +56,8 @@ pub struct Usage {
 pub struct HostFacts {
     /// `gvisor`, `qemu`, `firecracker`.
     pub engine: &'static str,
+    /// Instructions of a guest are carried out in software: slow, and said so.
+    pub emulated: bool,
     pub cores: u32,
     pub memory_mib: u64,
     /// Digest of the base image.

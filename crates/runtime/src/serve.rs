@@ -57,13 +57,13 @@ impl Served {
         logs::init(&LogOptions::default()).context("logs")?;
         let signals = Signals::catch().context("signals")?;
         let choice: EngineChoice = args.engine.as_str().parse().context("engine")?;
-        choice.resolve()?;
         let descriptors = raise_descriptors();
         let data_dir = prepare::data_dir(&args.data.path())?;
+        choice.resolve(&data_dir)?;
         // Before anything is mounted or made: a second server touches nothing of the first.
         let lock = Lock::acquire(&data_dir.join("lock"))
             .with_context(|| format!("another server owns the data directory {}", data_dir.display()))?;
-        let host = prepare::open(&data_dir)?;
+        let host = prepare::open(&data_dir, choice)?;
         let engine = Arc::new(Engine::open(EngineConfig::new(host, crate::AGENT)?).await?);
 
         let listener = bind(&args.listen).await?;

@@ -39,11 +39,17 @@ pub(crate) fn router(app: AppState) -> Router {
     });
     let (router, _) = documented().split_for_parts();
     router
-        .route("/health", get(async || ([(CONTENT_TYPE, "application/json")], r#"{"status":"ok"}"#)))
+        .route("/health", get(health))
         .route(DOCUMENT, document)
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
         .with_state(app)
+}
+
+/// That it serves, and on what: an emulated engine works, and is nothing to run work on.
+async fn health(Extract(app): Extract<AppState>) -> Response {
+    let facts = app.node().facts();
+    axum::Json(serde_json::json!({"status": "ok", "engine": facts.engine, "emulated": facts.emulated})).into_response()
 }
 
 async fn wrong_method() -> ApiError {

@@ -19,7 +19,7 @@ use crate::Agent;
 use crate::log::log;
 use crate::order::Reply;
 use crate::pool::{Lost, Runner};
-use crate::tree;
+use crate::{memory, tree};
 
 /// How long an unfinished character is held back for its rest.
 const HOLD: Duration = Duration::from_secs(1);
@@ -89,7 +89,11 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
             end.map(End::from_number).or(adopted)
         }
     };
+    // As a signal, or as a shell passes it on.
+    let killed = matches!(end, Some(End::Signal(9) | End::Code(137)));
+    let short_of_memory = killed && memory::kernel_killed();
     proc.state.send_modify(|state| {
+        state.oom_kills += u32::from(short_of_memory);
         // Killed because its time was up, or it just ended at that moment by itself.
         state.timed_out &= !matches!(end, Some(End::Code(_)));
         state.phase = Phase::Ended { end, at: now(), duration_ms: proc.started.elapsed().as_millis() as u64 };

@@ -25,9 +25,9 @@ pub enum Engine {
     Auto,
     /// A kernel in user space; needs root, no virtualisation.
     Gvisor,
-    /// Micro virtual machines; needs KVM.
+    /// Micro virtual machines by Firecracker; not in this version.
     Firecracker,
-    /// Virtual machines, with or without KVM.
+    /// A virtual machine for each sandbox, emulated where KVM runs no guest.
     Qemu,
 }
 

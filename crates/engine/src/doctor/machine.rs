@@ -7,8 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use runtime_host::cgroup::{self, Layout};
 
 use super::Check;
+use crate::prepare::kvm::By;
 use crate::prepare::runsc::{RunscError, TESTED};
-use crate::prepare::{EngineChoice, PrepareError, Runsc, kernel, packages};
+use crate::prepare::{EngineChoice, Firecracker, Kind, PrepareError, Qemu, Runsc, kernel, kvm, packages, with_causes};
 
 /// No machine that runs this program has a clock before the program was written.
 const NOT_BEFORE: u64 = 1_767_225_600;
@@ -106,30 +107,56 @@ pub(super) fn runsc() -> Check {
 }
 
 /// The device's presence proves nothing: only a guest that booted does.
-pub(super) fn kvm() -> Check {
+pub(super) fn kvm(data_dir: &Path) -> Check {
     if !Path::new("/dev/kvm").exists() {
-        return Check::note("kvm", "no /dev/kvm: microVMs could only be emulated here; gVisor does not need it");
+        return Check::note("kvm", "no /dev/kvm: microVMs can only be emulated here; gVisor does not need it");
     }
-    if Path::new("/sys/module/kvm_pvm").exists() {
-        return Check::note(
-            "kvm",
-            "/dev/kvm is there through kvm_pvm, under which stock guest kernels crash; not used. \
-             The microVM engine comes with a later version and will boot a guest to find out",
-        );
+    let answers = [By::Firecracker, By::Qemu].map(|by| kvm::known(data_dir, by));
+    let [first, second] = answers;
+    // One guest that ran is proof, whoever booted it.
+    if let Some(answer) = first.clone().filter(|answer| answer.proven).or(second).or(first) {
+        return if answer.proven { Check::ok("kvm", answer.words) } else { Check::note("kvm", answer.words) };
     }
-    Check::note(
-        "kvm",
-        "/dev/kvm is there, which is no proof that a guest runs; not used by gVisor. \
-         The microVM engine comes with a later version and will boot a guest to find out",
-    )
+    let under = if Path::new("/sys/module/kvm_pvm").exists() {
+        "through kvm_pvm, under which stock guest kernels crash"
+    } else {
+        "which is no proof that a guest runs"
+    };
+    Check::note("kvm", format!("/dev/kvm is there, {under}; `runtime setup --engine qemu` boots a guest to find out"))
 }
 
-pub(super) fn engine(choice: EngineChoice) -> Check {
-    match choice.resolve() {
-        Ok(engine) if choice == EngineChoice::Auto => {
-            Check::ok("engine", format!("auto picks {engine}, the only engine of this version"))
+pub(super) fn qemu(choice: EngineChoice) -> Check {
+    match Qemu::find() {
+        Ok(qemu) => Check::ok("qemu", format!("{} at {}", qemu.version, qemu.path.display())),
+        Err(e) if choice == EngineChoice::Qemu => {
+            Check::problem("qemu", with_causes(&e), "runtime setup --engine qemu")
         }
-        Ok(engine) => Check::ok("engine", format!("{engine}, as asked for")),
+        Err(e) => Check::note("qemu", format!("{e}; only --engine qemu needs it (runtime setup --engine qemu)")),
+    }
+}
+
+/// Nobody needs it who does not ask for it.
+pub(super) fn firecracker(choice: EngineChoice) -> Check {
+    match Firecracker::find() {
+        Ok(found) => Check::ok("firecracker", format!("{} at {}", found.version, found.path.display())),
+        Err(e) if choice == EngineChoice::Firecracker => {
+            let fix = "put firecracker and jailer of one release into /usr/local/bin, or use another --engine";
+            Check::problem("firecracker", with_causes(&e), fix)
+        }
+        Err(e) => Check::note("firecracker", format!("{}; only --engine firecracker needs it", with_causes(&e))),
+    }
+}
+
+pub(super) fn engine(choice: EngineChoice, data_dir: &Path) -> Check {
+    let proven = kvm::known(data_dir, By::Qemu).is_some_and(|answer| answer.proven);
+    match choice.resolve(data_dir) {
+        Ok(kind) if choice != EngineChoice::Auto => Check::ok("engine", format!("{}, as asked for", kind.name())),
+        Ok(Kind::Firecracker) => {
+            Check::ok("engine", "auto picks firecracker: a guest has been seen to run under KVM here")
+        }
+        Ok(Kind::Qemu) if proven => Check::ok("engine", "auto picks qemu: a guest has been seen to run under KVM here"),
+        Ok(Kind::Qemu) => Check::ok("engine", "auto picks qemu, emulated: gVisor is not installed"),
+        Ok(Kind::Gvisor) => Check::ok("engine", "auto picks gvisor: no guest has been seen to run under KVM here"),
         Err(e) => Check::problem("engine", e.to_string(), "use --engine gvisor, or leave --engine out"),
     }
 }
@@ -148,8 +175,8 @@ pub(super) fn descriptors() -> Check {
     }
 }
 
-pub(super) fn packages() -> Check {
-    let missing = packages::missing();
+pub(super) fn packages(choice: EngineChoice, data_dir: &Path) -> Check {
+    let missing = packages::missing(choice.resolve(data_dir).unwrap_or(Kind::Gvisor));
     if missing.is_empty() {
         let version = packages::btrfs_version().map_or_else(String::new, |(major, minor)| format!(" {major}.{minor}"));
         return Check::ok("packages", format!("btrfs-progs{version} and mmdebstrap are installed"));

@@ -56,10 +56,12 @@ pub fn run(options: &Options) -> Report {
     checks.push(machine::cgroups());
     checks.push(machine::ptrace());
     checks.push(machine::runsc());
-    checks.push(machine::kvm());
-    checks.push(machine::engine(options.engine));
+    checks.push(machine::firecracker(options.engine));
+    checks.push(machine::qemu(options.engine));
+    checks.push(machine::kvm(&options.data_dir));
+    checks.push(machine::engine(options.engine, &options.data_dir));
     checks.push(machine::descriptors());
-    checks.push(machine::packages());
+    checks.push(machine::packages(options.engine, &options.data_dir));
     checks.push(disk::loop_devices());
     checks.extend(disk::pool(&options.data_dir));
     checks.push(disk::room(&options.data_dir));

@@ -20,12 +20,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use runtime_host::cgroup::{Group, Limits};
-use runtime_model::SandboxId;
+use runtime_model::{SandboxId, Shape};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use crate::prepare::{Base, Pool};
+
 pub mod gvisor;
+pub(crate) mod machine;
+pub mod microvm;
+pub(crate) mod places;
+pub(crate) mod record;
+pub(crate) mod sweep;
 
 /// A machine that is decided on and does not exist yet.
 #[derive(Debug)]
@@ -34,6 +41,7 @@ pub struct Plan {
     pub identity: Identity,
     /// Its disk: a directory of its own that nothing else writes to.
     pub root: PathBuf,
+    pub shape: Shape,
     pub limits: Limits,
     /// Cancelled when it is no longer wanted: the boot then fails soon.
     pub abort: CancellationToken,
@@ -122,10 +130,22 @@ pub struct StillBooted {
     pub error: DriverError,
 }
 
+impl std::fmt::Debug for StillBooted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
 /// The same of a thaw.
 pub struct StillFrozen {
     pub machine: Box<dyn Frozen>,
     pub error: DriverError,
+}
+
+impl std::fmt::Debug for StillFrozen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
 }
 
 /// A machine of an earlier server.
@@ -147,6 +167,14 @@ pub enum RestoreError {
 #[async_trait]
 pub trait Driver: Send + Sync + 'static {
     fn name(&self) -> &'static str;
+    /// True where a guest's instructions are carried out in software.
+    fn emulated(&self) -> bool {
+        false
+    }
+    /// Makes the disk of a new sandbox, by this name in the pool; it is empty, or like the base image.
+    fn make_disk(&self, pool: &Pool, base: &Base, name: &str, disk_mib: u64) -> Result<PathBuf, DriverError>;
+    /// Sets how much a disk may hold, which a machine sees at its next start at the latest.
+    fn limit_disk(&self, pool: &Pool, name: &str, disk_mib: u64) -> Result<(), DriverError>;
     /// Starts the machine. On failure nothing of it is left.
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError>;
     /// Finds a machine that an earlier server started; `None` if it does not run.

@@ -15,25 +15,35 @@ use runtime_host::cgroup::{self, CgroupError};
 use runtime_host::lock::LockError;
 use runtime_host::loopdev::LoopError;
 
+use kvm::Prober;
+
 pub mod base;
 pub mod engine;
+pub mod firecracker;
 mod growth;
+pub mod guest;
 pub mod kernel;
+pub mod kvm;
 pub mod packages;
 pub mod pool;
 pub mod progress;
+pub mod qemu;
 pub mod runsc;
 mod setup;
 mod spare;
 
 pub use base::Base;
-pub use engine::EngineChoice;
+pub use engine::{EngineChoice, Kind};
+pub use firecracker::Firecracker;
 pub(crate) use growth::Growth;
+pub use guest::Guest;
 pub(crate) use pool::SAVE;
 pub use pool::{NoRoom, Pool};
 pub use progress::{Progress, Silent};
+pub use qemu::{Accel, Qemu};
 pub use runsc::Runsc;
 pub use runtime_host::lock::{Lock, LockError as ClaimError};
+pub(crate) use setup::with_causes;
 pub use setup::{Outcome, SetupOptions, SetupReport, StepReport, setup};
 
 /// The parent of all sandboxes' control groups.
@@ -45,8 +55,8 @@ pub enum PrepareError {
         "not running as root: mounting the disk pool, control groups and gVisor need it; run the command with sudo"
     )]
     NotRoot,
-    #[error("the {engine} engine is not built yet: microVMs come with a later version; use --engine gvisor or auto")]
-    EngineNotBuilt { engine: EngineChoice },
+    #[error("Firecracker runs by KVM alone, and {words}; use --engine gvisor, qemu or auto")]
+    NoKvm { words: String },
     #[error("kernel: {what}; {fix}")]
     Kernel { what: String, fix: String },
     #[error("cannot {step} {path}")]
@@ -56,8 +66,8 @@ pub enum PrepareError {
         #[source]
         source: io::Error,
     },
-    #[error("this host is not prepared: {what}; run: {}", setup_command(data_dir))]
-    NotPrepared { what: String, data_dir: PathBuf },
+    #[error("this host is not prepared: {what}; run: {}", setup_command_for(data_dir, *engine))]
+    NotPrepared { what: String, data_dir: PathBuf, engine: Kind },
     #[error("disk pool: {what}")]
     Pool { what: String },
     #[error("{path} belongs to user {owner}: what sandboxes write must lie below a directory of root's own")]
@@ -76,6 +86,8 @@ pub enum PrepareError {
     Sources(#[from] runtime_images::apt::AptError),
     #[error("base image")]
     Image(#[from] runtime_images::base::BuildError),
+    #[error(transparent)]
+    Guest(#[from] runtime_images::microvm::GuestError),
     #[error("disk pool")]
     Btrfs(#[from] BtrfsError),
     #[error("disk pool")]
@@ -90,7 +102,7 @@ pub struct PreparedHost {
     pub data_dir: PathBuf,
     pub pool: Pool,
     pub base: Base,
-    pub runsc: Runsc,
+    pub machinery: Machinery,
     pub cgroups: cgroup::Layout,
     /// `/run/runtime/<hash of the data directory>`: sockets and FIFOs, whose paths must be short.
     pub run_dir: PathBuf,
@@ -107,14 +119,61 @@ pub fn data_dir(path: &Path) -> Result<PathBuf, PrepareError> {
     make_private_dir(path)
 }
 
+/// What runs the sandboxes.
+#[derive(Debug, Clone)]
+pub enum Machinery {
+    Gvisor(Runsc),
+    /// By KVM, which was seen to run a guest.
+    Firecracker {
+        firecracker: Firecracker,
+        guest: Guest,
+    },
+    Qemu {
+        qemu: Qemu,
+        guest: Guest,
+        accel: Accel,
+    },
+}
+
+impl Machinery {
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Gvisor(_) => Kind::Gvisor,
+            Self::Firecracker { .. } => Kind::Firecracker,
+            Self::Qemu { .. } => Kind::Qemu,
+        }
+    }
+}
+
 /// At the start of a server, which holds the directory's lock: mounts the pool again after a reboot, checks, never
 /// installs.
-pub fn open(data_dir: &Path) -> Result<PreparedHost, PrepareError> {
+pub fn open(data_dir: &Path, engine: EngineChoice) -> Result<PreparedHost, PrepareError> {
     let data_dir = self::data_dir(data_dir)?;
-    let missing = |what: String| PrepareError::NotPrepared { what, data_dir: data_dir.clone() };
+    let kind = engine.resolve(&data_dir)?;
+    let missing = |what: String| PrepareError::NotPrepared { what, data_dir: data_dir.clone(), engine: kind };
     let pool = Pool::open(&data_dir)?.ok_or_else(|| missing("there is no disk pool".into()))?;
     let base = Base::find(&pool)?.ok_or_else(|| missing("this version's base image has not been built".into()))?;
-    let runsc = Runsc::find().map_err(|e| missing(e.to_string()))?;
+    let machinery = match kind {
+        Kind::Gvisor => Machinery::Gvisor(Runsc::find().map_err(|e| missing(e.to_string()))?),
+        Kind::Firecracker => {
+            let firecracker = Firecracker::find().map_err(|e| missing(e.to_string()))?;
+            let guest = Guest::find(&pool, &base)?;
+            let guest = guest.ok_or_else(|| missing("there is no kernel for microVMs".into()))?;
+            let answer = kvm::ask(&data_dir, &Prober::Firecracker(firecracker.clone()), &guest)?;
+            if !answer.proven {
+                return Err(PrepareError::NoKvm { words: answer.words });
+            }
+            Machinery::Firecracker { firecracker, guest }
+        }
+        Kind::Qemu => {
+            let qemu = Qemu::find().map_err(|e| missing(e.to_string()))?;
+            let guest = Guest::find(&pool, &base)?;
+            let guest = guest.ok_or_else(|| missing("there is no kernel for microVMs".into()))?;
+            let answer = kvm::ask(&data_dir, &Prober::Qemu(qemu.clone()), &guest)?;
+            Machinery::Qemu { qemu, guest, accel: if answer.proven { Accel::Kvm } else { Accel::Tcg } }
+        }
+    };
     let cgroups = cgroup::detect()?;
     cgroups.prepare_parent(CGROUP_PARENT)?;
     let run_dir = run_dir(&data_dir);
@@ -122,7 +181,7 @@ pub fn open(data_dir: &Path) -> Result<PreparedHost, PrepareError> {
     Ok(PreparedHost {
         pool,
         base,
-        runsc,
+        machinery,
         cgroups,
         run_dir,
         host_memory_mib: kernel::memory_mib()?,
@@ -166,6 +225,14 @@ pub(crate) fn setup_command(data_dir: &Path) -> String {
         "runtime setup".to_owned()
     } else {
         format!("runtime setup --data-dir {}", data_dir.display())
+    }
+}
+
+/// gVisor is what `auto` prepares, so it need not be named.
+fn setup_command_for(data_dir: &Path, engine: Kind) -> String {
+    match engine {
+        Kind::Gvisor => setup_command(data_dir),
+        Kind::Firecracker | Kind::Qemu => format!("{} --engine {}", setup_command(data_dir), engine.name()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! from the configured Debian source and used for this one call only, with package lists of its own: the machine's
 //! configuration is not changed. Nothing is ever downgraded or removed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,8 +13,9 @@ use runtime_images::apt::{self, RELEASE, Source};
 use tokio::process::Command;
 
 use super::base::Scratch;
+use super::qemu::{Qemu, QemuError};
 use super::runsc::{Runsc, RunscError, TESTED};
-use super::{PrepareError, Progress};
+use super::{Kind, PrepareError, Progress};
 
 /// The first btrfs tools that know a file system with simple quotas.
 const BTRFS_SINCE: (u32, u32) = (6, 7);
@@ -28,17 +30,39 @@ pub struct Wanted {
     backports: bool,
 }
 
-/// What is missing here, or too old.
-pub fn missing() -> Vec<Wanted> {
+/// What is missing here, or too old, for this engine.
+pub fn missing(engine: Kind) -> Vec<Wanted> {
     let mut wanted = Vec::new();
+    let plain = |name, why| Wanted { name, why, backports: false };
     if tool("mmdebstrap").is_none() {
-        wanted.push(Wanted { name: "mmdebstrap", why: "builds the base image", backports: false });
+        wanted.push(plain("mmdebstrap", "builds the base image"));
     }
     if btrfs_version().is_none_or(|version| version < BTRFS_SINCE) {
         wanted.push(Wanted { name: "btrfs-progs", why: "makes the disk pool", backports: true });
     }
-    if matches!(Runsc::find(), Err(RunscError::Absent | RunscError::TooOld { .. })) {
-        wanted.push(Wanted { name: "runsc", why: "is gVisor, the kernel each sandbox runs on", backports: true });
+    match engine {
+        Kind::Gvisor => {
+            if matches!(Runsc::find(), Err(RunscError::Absent | RunscError::TooOld { .. })) {
+                wanted.push(Wanted {
+                    name: "runsc",
+                    why: "is gVisor, the kernel each sandbox runs on",
+                    backports: true,
+                });
+            }
+        }
+        Kind::Firecracker => {
+            if tool("mkfs.ext4").is_none() {
+                wanted.push(plain("e2fsprogs", "makes the disks of microVMs"));
+            }
+        }
+        Kind::Qemu => {
+            if matches!(Qemu::find(), Err(QemuError::Absent | QemuError::TooOld { .. })) {
+                wanted.push(plain("qemu-system-x86", "is QEMU, the machine each sandbox is"));
+            }
+            if tool("mkfs.ext4").is_none() {
+                wanted.push(plain("e2fsprogs", "makes the disks of microVMs"));
+            }
+        }
     }
     wanted
 }
@@ -58,7 +82,12 @@ pub fn btrfs_version() -> Option<(u32, u32)> {
 }
 
 /// Installs them.
-pub(super) async fn install(data_dir: &Path, wanted: &[Wanted], progress: &dyn Progress) -> Result<(), PrepareError> {
+pub(super) async fn install(
+    data_dir: &Path,
+    engine: Kind,
+    wanted: &[Wanted],
+    progress: &dyn Progress,
+) -> Result<(), PrepareError> {
     if tool("apt-get").is_none() || tool("dpkg").is_none() {
         let names: Vec<&str> = wanted.iter().map(|w| w.name).collect();
         let what = format!("this is no Debian; install these yourself and run setup again: {}", names.join(", "));
@@ -74,7 +103,7 @@ pub(super) async fn install(data_dir: &Path, wanted: &[Wanted], progress: &dyn P
     arguments.extend(names.iter().map(String::as_str));
     apt.run(&arguments).await?;
 
-    let left: Vec<&str> = missing().iter().map(|w| w.name).collect();
+    let left: Vec<&str> = missing(engine).iter().map(|w| w.name).collect();
     if left.is_empty() {
         return Ok(());
     }
@@ -93,12 +122,12 @@ impl Wanted {
 }
 
 /// apt with sources and lists of its own, and otherwise the machine's settings.
-struct Apt {
+pub(super) struct Apt {
     options: Vec<String>,
 }
 
 impl Apt {
-    fn new(dir: &Path, sources: &[Source]) -> Result<Self, PrepareError> {
+    pub(super) fn new(dir: &Path, sources: &[Source]) -> Result<Self, PrepareError> {
         let list = dir.join("sources.list");
         let lists = dir.join("lists");
         let text: String = sources.iter().flat_map(Source::lines).map(|line| line + "\n").collect();
@@ -123,31 +152,46 @@ impl Apt {
         })
     }
 
-    async fn run(&self, arguments: &[&str]) -> Result<(), PrepareError> {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Result<(), PrepareError> {
+        self.run_in(Path::new("/"), arguments).await
+    }
+
+    /// Runs in a directory: what is downloaded lands there.
+    pub(super) async fn run_in(&self, dir: &Path, arguments: &[&str]) -> Result<(), PrepareError> {
         let mut command = Command::new(tool("apt-get").unwrap_or_else(|| "apt-get".into()));
         for option in &self.options {
             command.arg("-o").arg(option);
         }
-        let output = command
-            .arg("--quiet=2")
-            .args(arguments)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .env("LC_ALL", "C.UTF-8")
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .map_err(|source| PrepareError::Io { step: "start", path: "apt-get".into(), source })?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-        let lines: Vec<&str> = said.lines().collect();
-        Err(PrepareError::Command {
-            command: format!("apt-get {}", arguments.join(" ")),
-            status: output.status.to_string(),
-            last: lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"),
-        })
+        command.arg("--quiet=2").args(arguments).current_dir(dir);
+        finish(command, format!("apt-get {}", arguments.join(" "))).await.map(drop)
     }
+}
+
+/// Runs a tool of the system; what it printed.
+pub(super) async fn command(name: &'static str, arguments: &[&OsStr]) -> Result<String, PrepareError> {
+    let mut command = Command::new(tool(name).unwrap_or_else(|| name.into()));
+    command.args(arguments);
+    finish(command, name.to_owned()).await
+}
+
+async fn finish(mut command: Command, name: String) -> Result<String, PrepareError> {
+    let output = command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("LC_ALL", "C.UTF-8")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .map_err(|source| PrepareError::Io { step: "start", path: PathBuf::from(&name), source })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let lines: Vec<&str> = said.lines().collect();
+    Err(PrepareError::Command {
+        command: name,
+        status: output.status.to_string(),
+        last: lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"),
+    })
 }
 
 /// `mkfs.btrfs, part of btrfs-progs v6.14`

@@ -197,6 +197,18 @@ impl Pool {
         Ok(self.inner.dir.join(ROOT).join(id))
     }
 
+    /// The same without the base: an empty directory of its own, for a disk that is a file.
+    pub fn create_empty_root(&self, id: &str, limit_mib: u64) -> Result<PathBuf, BtrfsError> {
+        check_id(id)?;
+        match btrfs::create_subvolume(&self.inner.root, id) {
+            Ok(()) => {}
+            Err(e) if e.errno() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {}
+            Err(e) => return Err(e),
+        }
+        self.limit_root(id, limit_mib.saturating_mul(MIB))?;
+        Ok(self.inner.dir.join(ROOT).join(id))
+    }
+
     /// The path of a sandbox's disk, if it has one. A disk that cannot be opened just now is an error, not absence.
     pub fn root(&self, id: &str) -> Result<Option<PathBuf>, BtrfsError> {
         match self.open_root(id) {

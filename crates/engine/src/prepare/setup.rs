@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use runtime_host::cgroup;
 use runtime_host::lock::{Lock, LockError};
 
+use super::kvm::{By, Prober};
 use super::pool::Found;
 use super::{
-    Base, CGROUP_PARENT, EngineChoice, Pool, PrepareError, Progress, Runsc, base, kernel, make_private_dir, packages,
+    Base, CGROUP_PARENT, EngineChoice, Firecracker, Guest, Kind, Pool, PrepareError, Progress, Qemu, Runsc, base,
+    kernel, kvm, make_private_dir, packages,
 };
 
 #[derive(Debug, Clone)]
@@ -71,12 +73,23 @@ enum Step {
     Packages,
     Pool,
     Image,
+    Guest,
+    Kvm,
     Cgroups,
 }
 
 impl Step {
     /// In the order in which one needs the other.
-    const ALL: [Self; 6] = [Self::Rights, Self::Kernel, Self::Packages, Self::Pool, Self::Image, Self::Cgroups];
+    const GVISOR: &[Self] = &[Self::Rights, Self::Kernel, Self::Packages, Self::Pool, Self::Image, Self::Cgroups];
+    const MICROVM: &[Self] =
+        &[Self::Rights, Self::Kernel, Self::Packages, Self::Pool, Self::Image, Self::Guest, Self::Kvm, Self::Cgroups];
+
+    fn all(engine: Kind) -> &'static [Self] {
+        match engine {
+            Kind::Gvisor => Self::GVISOR,
+            Kind::Firecracker | Kind::Qemu => Self::MICROVM,
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -85,15 +98,26 @@ impl Step {
             Self::Packages => "packages",
             Self::Pool => "disk pool",
             Self::Image => "base image",
+            Self::Guest => "microVM kernel",
+            Self::Kvm => "kvm",
             Self::Cgroups => "control groups",
         }
     }
 
-    fn why(self) -> &'static str {
+    fn why(self, engine: Kind) -> &'static str {
         match self {
-            Self::Rights => "mounts, control groups and gVisor need root",
+            Self::Rights => "mounts, control groups and the sandboxes' helpers need root",
             Self::Kernel => "disks are btrfs subvolumes with simple quotas on a loop device",
+            Self::Packages if engine == Kind::Qemu => {
+                "QEMU runs the sandboxes, mmdebstrap and btrfs-progs make their disks"
+            }
+            Self::Packages if engine == Kind::Firecracker => {
+                "Firecracker runs the sandboxes, mmdebstrap and btrfs-progs make their disks"
+            }
             Self::Packages => "gVisor runs the sandboxes, mmdebstrap and btrfs-progs make their disks",
+            Self::Guest => "each sandbox boots Debian's kernel for virtual machines, and the base image as a disk",
+            Self::Kvm if engine == Kind::Firecracker => "a guest is booted to find out whether KVM runs one here",
+            Self::Kvm => "a guest is booted to find out whether KVM runs one here; otherwise microVMs are emulated",
             Self::Pool => "each sandbox's disk is a copy-on-write clone with a limit of its own",
             Self::Image => "the Debian 12 system every sandbox starts from; built once, takes two to four minutes",
             Self::Cgroups => "they limit and measure each sandbox's memory, CPU and processes",
@@ -103,11 +127,11 @@ impl Step {
 
 /// Prepares the host. Safe to repeat, and to run again after it was interrupted anywhere.
 pub async fn setup(options: SetupOptions, progress: &dyn Progress) -> Result<SetupReport, PrepareError> {
-    let engine = options.engine.resolve()?;
-    let mut run = Run { options, progress, pool: None, lock: None };
+    let engine = options.engine.resolve(&options.data_dir)?;
+    let mut run = Run { options, engine, progress, pool: None, base: None, guest: None, lock: None };
     let mut steps = Vec::new();
-    for step in Step::ALL {
-        progress.step(step.name(), step.why());
+    for &step in Step::all(engine) {
+        progress.step(step.name(), step.why(engine));
         let outcome = match run.take(step).await {
             Ok(outcome) => outcome,
             Err(e) if run.options.check_only => Outcome::Blocked(with_causes(&e)),
@@ -116,13 +140,16 @@ pub async fn setup(options: SetupOptions, progress: &dyn Progress) -> Result<Set
         progress.done(step.name(), outcome.text());
         steps.push(StepReport { name: step.name(), outcome });
     }
-    Ok(SetupReport { engine, data_dir: run.options.data_dir, steps })
+    Ok(SetupReport { engine: engine.name(), data_dir: run.options.data_dir, steps })
 }
 
 struct Run<'a> {
     options: SetupOptions,
+    engine: Kind,
     progress: &'a dyn Progress,
     pool: Option<Pool>,
+    base: Option<Base>,
+    guest: Option<Guest>,
     /// Held to the end: two setups of one data directory would sweep each other's work.
     lock: Option<Lock>,
 }
@@ -135,6 +162,8 @@ impl Run<'_> {
             Step::Packages => self.packages().await,
             Step::Pool => self.pool(),
             Step::Image => self.image().await,
+            Step::Guest => self.guest().await,
+            Step::Kvm => self.kvm().await,
             Step::Cgroups => self.cgroups(),
         }
     }
@@ -157,7 +186,19 @@ impl Run<'_> {
     }
 
     async fn packages(&self) -> Result<Outcome, PrepareError> {
-        let missing = packages::missing();
+        let missing = packages::missing(self.engine);
+        let absent = |e: &dyn std::error::Error| PrepareError::Packages { what: with_causes(e) };
+        // No package brings it, so nothing is installed for its sake before it is there.
+        if self.engine == Kind::Firecracker {
+            let found = Firecracker::find().map_err(|e| absent(&e))?;
+            if missing.is_empty() {
+                return Ok(Outcome::Already(format!("Firecracker {}, mmdebstrap, btrfs-progs", found.version)));
+            }
+        }
+        if missing.is_empty() && self.engine == Kind::Qemu {
+            let qemu = Qemu::find().map_err(|e| absent(&e))?;
+            return Ok(Outcome::Already(format!("QEMU {}, mmdebstrap, btrfs-progs", qemu.version)));
+        }
         if missing.is_empty() {
             let runsc = Runsc::find().map_err(|e| PrepareError::Packages { what: e.to_string() })?;
             if !runsc.urpc_tested {
@@ -175,7 +216,7 @@ impl Run<'_> {
         for wanted in &missing {
             self.progress.note(&format!("{} is missing or too old; it {}", wanted.name, wanted.why));
         }
-        packages::install(&self.options.data_dir, &missing, self.progress).await?;
+        packages::install(&self.options.data_dir, self.engine, &missing, self.progress).await?;
         Ok(Outcome::Changed(format!("installed {names}")))
     }
 
@@ -206,13 +247,15 @@ impl Run<'_> {
         Ok(if fresh { Outcome::Changed(text) } else { Outcome::Already(text) })
     }
 
-    async fn image(&self) -> Result<Outcome, PrepareError> {
+    async fn image(&mut self) -> Result<Outcome, PrepareError> {
         let digest = runtime_images::base::digest();
         let short = &digest[..12];
         let Some(pool) = &self.pool else { return Ok(Outcome::Would(format!("build {short}"))) };
         if self.options.check_only {
             // Finding may clone a neighbour's image, so looking has to do without.
-            return Ok(if pool.base_dir().join(&digest).is_dir() {
+            let path = pool.base_dir().join(&digest);
+            return Ok(if path.is_dir() {
+                self.base = Some(Base { digest: digest.clone(), path });
                 Outcome::Already(short.to_owned())
             } else {
                 Outcome::Would(format!("build {short}"))
@@ -225,10 +268,59 @@ impl Run<'_> {
         let present = pool.base_dir().join(&digest).is_dir();
         if let Some(base) = Base::find(pool)? {
             let text = format!("{short} at {}", base.path.display());
+            self.base = Some(base);
             return Ok(if present && swept == 0 { Outcome::Already(text) } else { Outcome::Changed(text) });
         }
         let base = Base::build(&self.options.data_dir, pool, self.progress).await?;
-        Ok(Outcome::Changed(format!("{short} at {}", base.path.display())))
+        let text = format!("{short} at {}", base.path.display());
+        self.base = Some(base);
+        Ok(Outcome::Changed(text))
+    }
+
+    async fn guest(&mut self) -> Result<Outcome, PrepareError> {
+        let (Some(pool), Some(base)) = (&self.pool, &self.base) else {
+            return Ok(Outcome::Would("fetch a kernel and write the base image as a disk".into()));
+        };
+        if self.options.check_only {
+            self.guest = Guest::own(pool, base);
+            let text = self.guest.as_ref().map(|guest| format!("Linux {}", guest.meta.kernel));
+            return Ok(text.map_or_else(|| Outcome::Would("fetch a kernel".into()), Outcome::Already));
+        }
+        let swept = Guest::sweep(pool);
+        let found = Guest::find(pool, base)?;
+        let built = found.is_none();
+        let guest = match found {
+            Some(guest) => guest,
+            None => Guest::build(&self.options.data_dir, pool, base, self.progress).await?,
+        };
+        let text = format!("Linux {}", guest.meta.kernel);
+        self.guest = Some(guest);
+        Ok(if built || swept { Outcome::Changed(text) } else { Outcome::Already(text) })
+    }
+
+    async fn kvm(&mut self) -> Result<Outcome, PrepareError> {
+        let Some(guest) = self.guest.clone() else { return Ok(Outcome::Would("boot a guest under KVM".into())) };
+        if self.options.check_only {
+            let by = if self.engine == Kind::Firecracker { By::Firecracker } else { By::Qemu };
+            let known = kvm::known(&self.options.data_dir, by);
+            let would = || Outcome::Would("boot a guest under KVM".into());
+            return Ok(known.map_or_else(would, |answer| Outcome::Already(answer.words)));
+        }
+        let (data_dir, engine) = (self.options.data_dir.clone(), self.engine);
+        let asked = tokio::task::spawn_blocking(move || {
+            let absent = |e: &dyn std::error::Error| PrepareError::Packages { what: with_causes(e) };
+            let prober = match engine {
+                Kind::Firecracker => Prober::Firecracker(Firecracker::find().map_err(|e| absent(&e))?),
+                Kind::Gvisor | Kind::Qemu => Prober::Qemu(Qemu::find().map_err(|e| absent(&e))?),
+            };
+            kvm::ask(&data_dir, &prober, &guest)
+        });
+        let answer =
+            asked.await.map_err(|e| PrepareError::Packages { what: format!("the probe broke off: {e}") })??;
+        if self.engine == Kind::Firecracker && !answer.proven {
+            return Err(PrepareError::NoKvm { words: answer.words });
+        }
+        Ok(Outcome::Already(answer.words))
     }
 
     fn cgroups(&self) -> Result<Outcome, PrepareError> {

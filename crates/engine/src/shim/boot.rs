@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 use runtime_host::cgroup::Group;
 use runtime_host::fifo::{self, End};
+use runtime_host::process::{self, ProcessId};
 
-use super::hold::Hold;
-use super::{Held, ShimError, Spec, Watched, io_error, machine};
+use super::hold::{Hold, SentryHold};
+use super::{Held, ShimError, Spec, Watched, io_error};
 use crate::driver::Saved;
-use crate::driver::gvisor::paths;
-use crate::driver::gvisor::record::{self, Machine};
-use crate::driver::gvisor::runsc::Stdio3;
+use crate::driver::gvisor::runsc::{Runsc, Stdio3};
 use crate::driver::gvisor::saved::{self, SavedError};
 use crate::driver::gvisor::urpc::Control;
+use crate::driver::places::paths;
+use crate::driver::record::{self, Machine};
 
 /// A host with many starts at once is slow; one that takes this long does not work.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The end of what `runsc` said that goes into an error.
 const SAID: usize = 2048;
 
-/// Held so that the guest sees neither end of file nor a broken pipe while no server is there. Nothing is read from the
-/// first two.
+/// Held so that the guest sees neither end of file nor a broken pipe while no server is there. Nothing is read
+/// from those that are only kept.
 pub(super) struct Pipes {
-    _to_guest: OwnedFd,
-    _from_guest: OwnedFd,
-    pub(super) complaints: OwnedFd,
+    kept: Vec<OwnedFd>,
+    complaints: OwnedFd,
 }
 
 impl Pipes {
@@ -37,14 +37,9 @@ impl Pipes {
             let path = run_dir.join(name);
             fifo::open(&path, end).map_err(io_error("open the pipe", path.display()))
         };
-        let pipes = Self {
-            _to_guest: open(paths::TO_GUEST, End::Both)?,
-            _from_guest: open(paths::FROM_GUEST, End::Read)?,
-            complaints: open(paths::COMPLAINTS, End::Both)?,
-        };
-        fifo::widen(&pipes._to_guest);
-        fifo::widen(&pipes._from_guest);
-        Ok(pipes)
+        let kept = vec![open(paths::TO_GUEST, End::Both)?, open(paths::FROM_GUEST, End::Read)?];
+        kept.iter().for_each(fifo::widen);
+        Ok(Self { kept, complaints: open(paths::COMPLAINTS, End::Both)? })
     }
 
     /// What the guest's first process gets. Its input is opened for both, or it would see end of file; its output for
@@ -64,15 +59,20 @@ impl Pipes {
     }
 }
 
-pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>) -> Result<Held, ShimError> {
+pub(super) fn boot(
+    spec: &Spec,
+    runsc: &Runsc,
+    direct: bool,
+    group: impl Fn() -> Result<Option<Group>, ShimError>,
+) -> Result<Held, ShimError> {
     let run_dir = &spec.places.run_dir;
     let began = Instant::now();
     let pipes = Pipes::open(run_dir)?;
     let stdio = Pipes::guest_ends(run_dir)?;
     // Read while `runsc` works.
     let saved = spec.restore.clone().map(|from| std::thread::spawn(move || use_up(&from)));
-    spec.runsc.create(&spec.id, &run_dir.join(paths::BUNDLE), stdio, LIMIT).map_err(ShimError::Runsc)?;
-    let state = spec.runsc.state(&spec.id).map_err(ShimError::Runsc)?;
+    runsc.create(&spec.id, &run_dir.join(paths::BUNDLE), stdio, LIMIT).map_err(ShimError::Runsc)?;
+    let state = runsc.state(&spec.id).map_err(ShimError::Runsc)?;
     let sentry = Watched::open(state.sentry, "the sandbox's kernel")?;
     let gofer = state.gofer.map(|pid| Watched::open(pid, "the sandbox's file server")).transpose()?;
     // Before the first process runs: from then on memory can run out.
@@ -82,25 +82,26 @@ pub(super) fn boot(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimEr
     let created = Instant::now();
     // Before the start as well: what runs must be findable.
     let path = spec.places.machine_dir.join(record::MACHINE);
-    let found = machine(spec, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
+    let found = machine(spec, direct, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
     let file = record::write(&path, &found).map_err(io_error("write", path.display()))?;
     if let Some(saved) = saved {
         let files = saved.join().unwrap_or(Err(SavedError::Torn)).map_err(ShimError::Unusable)?;
         Control::connect_for(&state.control, saved::LIMIT)
             .and_then(|mut control| control.restore(&files))
             .map_err(ShimError::Restore)?;
-    } else if spec.direct {
+    } else if direct {
         Control::connect(&state.control).and_then(|mut control| control.start(&spec.id)).map_err(ShimError::Start)?;
     } else {
-        spec.runsc.start(&spec.id, LIMIT).map_err(ShimError::Runsc)?;
+        runsc.start(&spec.id, LIMIT).map_err(ShimError::Runsc)?;
     }
     let started = Instant::now();
     // A process that dies leaves the record readable as it is; only a power cut asks for this, and may have it late.
     file.sync_all().map_err(io_error("sync", path.display()))?;
     let millis = |from: Instant, to: Instant| u64::try_from((to - from).as_millis()).unwrap_or(u64::MAX);
     let (create_ms, start_ms) = (millis(began, created), millis(created, started));
-    let hold = Hold::new(spec, state.control);
-    Ok(Held { sentry, gofer, shortage, pipes, hold, create_ms, start_ms })
+    let Pipes { complaints, kept } = pipes;
+    let hold: Box<dyn Hold> = Box::new(SentryHold::new(spec, state.control));
+    Ok(Held { sentry, gofer, shortage, complaints, kept, hold, create_ms, start_ms })
 }
 
 /// The files of a saved machine. From here on its processes may run and change the disk, which whoever finds the memory
@@ -113,7 +114,12 @@ fn use_up(from: &Saved) -> Result<[File; 3], SavedError> {
     Ok(files)
 }
 
-pub(super) fn adopt(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>) -> Result<Held, ShimError> {
+pub(super) fn adopt(
+    spec: &Spec,
+    runsc: &Runsc,
+    direct: bool,
+    group: impl Fn() -> Result<Option<Group>, ShimError>,
+) -> Result<Held, ShimError> {
     let path = spec.places.machine_dir.join(record::MACHINE);
     let found: Machine = record::read(&path)
         .and_then(|found| found.ok_or_else(|| io::ErrorKind::InvalidData.into()))
@@ -124,11 +130,12 @@ pub(super) fn adopt(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimE
     let group = group()?.ok_or(ShimError::Gone("the control group"))?;
     group.set_oom_kill(false).map_err(ShimError::Group)?;
     let shortage = group.watch_oom().map_err(ShimError::Group)?;
-    let now = machine(spec, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
+    let now = machine(spec, direct, sentry.id, gofer.as_ref().map(|gofer| gofer.id))?;
     record::write(&path, &now).map_err(io_error("write", path.display()))?;
-    let state = spec.runsc.state(&spec.id).map_err(ShimError::Runsc)?;
-    let hold = Hold::adopt(spec, state.control).map_err(ShimError::Hold)?;
-    Ok(Held { sentry, gofer, shortage, pipes, hold, create_ms: 0, start_ms: 0 })
+    let Pipes { complaints, kept } = pipes;
+    let state = runsc.state(&spec.id).map_err(ShimError::Runsc)?;
+    let hold: Box<dyn Hold> = Box::new(SentryHold::adopt(spec, state.control).map_err(ShimError::Hold)?);
+    Ok(Held { sentry, gofer, shortage, complaints, kept, hold, create_ms: 0, start_ms: 0 })
 }
 
 /// The last that was said on standard error, in one line.
@@ -142,4 +149,22 @@ pub(super) fn said(run_dir: &Path) -> String {
         text.drain(..spare);
     }
     String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The record of a machine that runs.
+fn machine(spec: &Spec, direct: bool, sentry: ProcessId, gofer: Option<ProcessId>) -> Result<Machine, ShimError> {
+    let me = ProcessId::of(std::process::id()).ok_or(ShimError::Gone("the shim"))?;
+    Ok(Machine {
+        engine: "gvisor".to_owned(),
+        boot_id: process::boot_id().map_err(io_error("read", "the boot id"))?,
+        shim: me.into(),
+        sentry: sentry.into(),
+        gofer: gofer.map(Into::into),
+        to_guest: spec.places.run_dir.join(paths::TO_GUEST),
+        from_guest: spec.places.run_dir.join(paths::FROM_GUEST),
+        cgroup: spec.cgroup.clone(),
+        direct,
+        agent: spec.agent.clone(),
+        identity: spec.identity.clone(),
+    })
 }

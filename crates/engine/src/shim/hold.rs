@@ -1,5 +1,7 @@
 //! Holding the processes of a sandbox still, and letting them go on.
 //!
+//! A virtual machine is asked how it stands, and told again as often as one likes.
+//!
 //! gVisor counts how often it was told to stop, and ends the sandbox when it is told to go on once too often. So a file
 //! says how things stand, for the next shim: it is there from before the first word to after the last. Where it only says
 //! what was about to be done, gVisor is looked at.
@@ -9,9 +11,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use runtime_host::process::ProcessId;
+
 use super::Spec;
-use crate::driver::gvisor::record;
 use crate::driver::gvisor::urpc::{Control, UrpcError};
+use crate::driver::microvm::vmm::{At, Program, VmmError};
+use crate::driver::record;
 
 const SURE: &[u8] = b"frozen\n";
 const FREEZING: &[u8] = b"freezing\n";
@@ -24,6 +29,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 pub(super) enum HoldError {
     #[error(transparent)]
     Sentry(#[from] UrpcError),
+    #[error(transparent)]
+    Vmm(#[from] VmmError),
     #[error("cannot note it in {path}")]
     Note {
         path: PathBuf,
@@ -32,13 +39,21 @@ pub(super) enum HoldError {
     },
 }
 
-pub(super) struct Hold {
+pub(super) trait Hold {
+    fn is_frozen(&self) -> bool;
+    /// Fine when it is done already; so is the other.
+    fn freeze(&mut self) -> Result<(), HoldError>;
+    fn thaw(&mut self) -> Result<(), HoldError>;
+}
+
+/// gVisor's.
+pub(super) struct SentryHold {
     control: PathBuf,
     note: PathBuf,
     frozen: bool,
 }
 
-impl Hold {
+impl SentryHold {
     /// Of a sandbox that has just been made.
     pub(super) fn new(spec: &Spec, control: PathBuf) -> Self {
         Self { control, note: spec.places.machine_dir.join(record::FROZEN), frozen: false }
@@ -75,11 +90,29 @@ impl Hold {
         }
     }
 
-    pub(super) fn is_frozen(&self) -> bool {
+    fn forget(&self) -> Result<(), HoldError> {
+        match fs::remove_file(&self.note) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(HoldError::Note { path: self.note.clone(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&self, text: &[u8]) -> Result<(), HoldError> {
+        let fail = |source| HoldError::Note { path: self.note.clone(), source };
+        let new = self.note.with_extension("new");
+        File::create(&new).and_then(|mut file| file.write_all(text)).map_err(fail)?;
+        fs::rename(&new, &self.note).map_err(fail)
+    }
+}
+
+impl Hold for SentryHold {
+    fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    pub(super) fn freeze(&mut self) -> Result<(), HoldError> {
+    fn freeze(&mut self) -> Result<(), HoldError> {
         if self.frozen {
             return Ok(());
         }
@@ -96,7 +129,7 @@ impl Hold {
         self.note(SURE)
     }
 
-    pub(super) fn thaw(&mut self) -> Result<(), HoldError> {
+    fn thaw(&mut self) -> Result<(), HoldError> {
         if !self.frozen {
             return Ok(());
         }
@@ -110,20 +143,52 @@ impl Hold {
         self.frozen = false;
         self.forget()
     }
+}
 
-    fn forget(&self) -> Result<(), HoldError> {
-        match fs::remove_file(&self.note) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(HoldError::Note { path: self.note.clone(), source })
-            }
-            _ => Ok(()),
-        }
+/// A virtual machine's.
+pub(super) struct VmHold {
+    program: Program,
+    run_dir: PathBuf,
+    process: ProcessId,
+    frozen: bool,
+}
+
+impl VmHold {
+    /// Of a machine that runs, as it was just made.
+    pub(super) fn new(program: Program, run_dir: PathBuf, process: ProcessId) -> Self {
+        Self { program, run_dir, process, frozen: false }
     }
 
-    fn note(&self, text: &[u8]) -> Result<(), HoldError> {
-        let fail = |source| HoldError::Note { path: self.note.clone(), source };
-        let new = self.note.with_extension("new");
-        File::create(&new).and_then(|mut file| file.write_all(text)).map_err(fail)?;
-        fs::rename(&new, &self.note).map_err(fail)
+    /// Of one that another shim left.
+    pub(super) fn adopt(program: Program, run_dir: PathBuf, process: ProcessId) -> Result<Self, HoldError> {
+        let mut hold = Self::new(program, run_dir, process);
+        hold.frozen = hold.program.vmm().is_paused(&hold.at())?;
+        Ok(hold)
+    }
+
+    fn at(&self) -> At<'_> {
+        At { run_dir: &self.run_dir, process: self.process }
+    }
+}
+
+impl Hold for VmHold {
+    fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    fn freeze(&mut self) -> Result<(), HoldError> {
+        if !self.frozen {
+            self.program.vmm().pause(&self.at())?;
+            self.frozen = true;
+        }
+        Ok(())
+    }
+
+    fn thaw(&mut self) -> Result<(), HoldError> {
+        if self.frozen {
+            self.program.vmm().resume(&self.at())?;
+            self.frozen = false;
+        }
+        Ok(())
     }
 }

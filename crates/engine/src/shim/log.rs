@@ -9,32 +9,42 @@ use std::path::Path;
 use crate::host_state::chain;
 
 const LIMIT: u64 = 1024 * 1024;
+const LAST: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Log {
     file: Option<File>,
     left: u64,
+    /// The end of what was logged.
+    last: Vec<u8>,
 }
 
 impl Log {
     /// Takes what it is told and keeps nothing.
     pub(super) fn closed() -> Self {
-        Self { file: None, left: 0 }
+        Self { file: None, left: 0, last: Vec::new() }
     }
 
     /// A log that cannot be opened must not stop the shim: then nothing is logged.
     pub(super) fn open(path: &Path) -> Self {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path).ok();
         let used = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
-        Self { file, left: LIMIT.saturating_sub(used) }
+        Self { file, left: LIMIT.saturating_sub(used), last: Vec::new() }
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.last.extend_from_slice(&bytes[bytes.len().saturating_sub(LAST)..]);
+        self.last.drain(..self.last.len().saturating_sub(LAST));
         let take = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
         self.left -= take as u64;
         if let Some(file) = &mut self.file {
             let _ = file.write_all(&bytes[..take]);
         }
+    }
+
+    /// The last words, in one line.
+    pub(super) fn last(&self) -> String {
+        String::from_utf8_lossy(&self.last).split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     pub(super) fn line(&mut self, text: &str) {

@@ -10,6 +10,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,17 +20,20 @@ use runtime_host::cgroup::{self, CgroupError, Group};
 use runtime_host::process::{self, PidFd, ProcessId, Reaped};
 use serde::{Deserialize, Serialize};
 
-use crate::driver::gvisor::record::{self, EndRecord, Machine};
 use crate::driver::gvisor::runsc::{Runsc, RunscError};
 use crate::driver::gvisor::saved::SavedError;
 use crate::driver::gvisor::urpc::UrpcError;
-use crate::driver::gvisor::{Places, paths};
+use crate::driver::microvm::launch::{Launch, VmMachine};
+use crate::driver::microvm::vmm::VmmError;
+use crate::driver::places::{Places, paths};
+use crate::driver::record::{self, EndRecord, Machine};
 use crate::driver::{Identity, Saved};
 use crate::host_state::chain;
 
 mod boot;
 mod hold;
 mod log;
+mod vm;
 mod watch;
 pub(crate) mod wire;
 
@@ -42,9 +46,7 @@ pub const SUBCOMMAND: &str = "shim";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) id: String,
-    pub(crate) runsc: Runsc,
-    /// Use the control socket.
-    pub(crate) direct: bool,
+    pub(crate) kind: Kind,
     pub(crate) places: Places,
     pub(crate) cgroup_parent: String,
     pub(crate) cgroup: String,
@@ -55,6 +57,18 @@ pub(crate) struct Spec {
     /// Its processes come from here.
     #[serde(default)]
     pub(crate) restore: Option<Saved>,
+}
+
+/// What it is to start and to watch.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Gvisor {
+        runsc: Runsc,
+        /// Use the control socket.
+        direct: bool,
+    },
+    Microvm(Box<Launch>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +92,8 @@ enum ShimError {
     Restore(#[source] UrpcError),
     #[error("the sandbox's control group cannot be watched")]
     Group(#[source] CgroupError),
+    #[error("the virtual machine was not started")]
+    Vmm(#[source] VmmError),
     #[error("{0} ended while it was being started")]
     Gone(&'static str),
 }
@@ -92,8 +108,11 @@ struct Held {
     sentry: Watched,
     gofer: Option<Watched>,
     shortage: cgroup::OomWatch,
-    pipes: boot::Pipes,
-    hold: hold::Hold,
+    complaints: OwnedFd,
+    /// Ends of pipes that only have to stay open.
+    #[expect(dead_code, reason = "held, never read")]
+    kept: Vec<OwnedFd>,
+    hold: Box<dyn hold::Hold>,
     create_ms: u64,
     start_ms: u64,
 }
@@ -137,6 +156,7 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
     *log = Log::open(&dir.join(paths::LOG));
     detached.map_err(io_error("detach from", "the server"))?;
     let listener = take_listener().map_err(io_error("take over", "the socket"))?;
+    let handed = take_handed().map_err(io_error("take over", "standard error"))?;
     let spec_file = dir.join(paths::SPEC);
     let spec: Spec = record::read(&spec_file)
         .and_then(|spec| spec.ok_or_else(|| io::ErrorKind::InvalidData.into()))
@@ -144,7 +164,12 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
     let layout = cgroup::detect().map_err(ShimError::Group)?;
     let open_group = || Group::open(&layout, &spec.cgroup_parent, &spec.cgroup).map_err(ShimError::Group);
 
-    let held = if spec.adopt { boot::adopt(&spec, open_group) } else { boot::boot(&spec, open_group) };
+    let held = match &spec.kind {
+        Kind::Gvisor { runsc, direct } if spec.adopt => boot::adopt(&spec, runsc, *direct, open_group),
+        Kind::Gvisor { runsc, direct } => boot::boot(&spec, runsc, *direct, open_group),
+        Kind::Microvm(launch) if spec.adopt => open_group().and_then(|group| vm::adopt(&spec, launch, group)),
+        Kind::Microvm(launch) => vm::boot(&spec, launch, &layout, handed),
+    };
     let (end, clients) = match held {
         Ok(mut held) => {
             let (end, clients) = watch::watch(&mut held, &listener, log)?;
@@ -153,7 +178,12 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
                 let _ = gofer.handle.kill();
             }
             let status = reap(Some(held.sentry.id.pid));
-            (watch::describe(end, status), clients)
+            watch::drain(held.complaints.as_fd(), log);
+            let mut end = watch::describe(end, status);
+            if !end.asked && !log.last().is_empty() {
+                end.cause = format!("{}; its last words: {}", end.cause, log.last());
+            }
+            (end, clients)
         }
         // The server sees that this shim is gone, and tries another.
         Err(error) if spec.adopt && may_live(&spec) => return Err(error),
@@ -183,21 +213,29 @@ fn run(dir: &Path, log: &mut Log) -> Result<(), ShimError> {
 
 /// A sandbox that runs, or of which that is not known, is not ended because its new shim failed.
 fn may_live(spec: &Spec) -> bool {
-    match record::read::<Machine>(&spec.places.machine_dir.join(record::MACHINE)) {
-        Ok(Some(machine)) => [Some(machine.sentry), machine.gofer]
-            .into_iter()
-            .flatten()
-            .all(|process| ProcessId::from(process).alive().unwrap_or(true)),
+    match recorded(spec) {
+        Ok(Some(needed)) => needed.into_iter().all(|process| process.alive().unwrap_or(true)),
         Ok(None) => false,
         Err(_) => true,
     }
 }
 
+/// The processes without which the sandbox is none.
+fn recorded(spec: &Spec) -> io::Result<Option<Vec<ProcessId>>> {
+    let path = spec.places.machine_dir.join(record::MACHINE);
+    let ids = |processes: Vec<Option<record::Process>>| processes.into_iter().flatten().map(ProcessId::from).collect();
+    Ok(match &spec.kind {
+        Kind::Gvisor { .. } => {
+            record::read::<Machine>(&path)?.map(|machine| ids(vec![Some(machine.sentry), machine.gofer]))
+        }
+        Kind::Microvm(_) => record::read::<VmMachine>(&path)?.map(|machine| ids(vec![Some(machine.vmm)])),
+    })
+}
+
 /// A sandbox that was made and not started: its file server waits for ever.
 fn kill_recorded(spec: &Spec) {
-    let Ok(Some(machine)) = record::read::<Machine>(&spec.places.machine_dir.join(record::MACHINE)) else { return };
-    for process in [Some(machine.sentry), machine.gofer].into_iter().flatten() {
-        if let Ok(Some(handle)) = ProcessId::from(process).open() {
+    for process in recorded(spec).ok().flatten().unwrap_or_default() {
+        if let Ok(Some(handle)) = process.open() {
             let _ = handle.kill();
         }
     }
@@ -211,6 +249,14 @@ fn take_listener() -> io::Result<UnixListener> {
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Standard error is what the server gave along, if anything.
+fn take_handed() -> io::Result<OwnedFd> {
+    let handed = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
+    let nothing = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stderr(&nothing)?;
+    Ok(handed)
 }
 
 const REAP_PATIENCE: Duration = Duration::from_secs(10);
@@ -240,31 +286,18 @@ fn clean(spec: &Spec, group: impl Fn() -> Result<Option<Group>, ShimError>, log:
             // Also what `runsc` left when it failed half way.
             let _ = group.kill_all();
             reap(None);
-            if !spec.direct {
-                whole &= log.note("forget the sandbox", spec.runsc.delete(&spec.id, Duration::from_secs(30)));
+            if let Kind::Gvisor { runsc, direct: false } = &spec.kind {
+                whole &= log.note("forget the sandbox", runsc.delete(&spec.id, Duration::from_secs(30)));
             }
             whole &= log.note("remove the control group", group.remove(Duration::from_secs(5)));
         }
         Ok(None) => {}
         Err(error) => whole &= log.note("open the control group", Err::<(), _>(error)),
     }
-    whole & log.note("remove the files of runsc about the sandbox", spec.runsc.forget(&spec.id))
-}
-
-/// The record of a machine that runs.
-fn machine(spec: &Spec, sentry: ProcessId, gofer: Option<ProcessId>) -> Result<Machine, ShimError> {
-    let me = ProcessId::of(std::process::id()).ok_or(ShimError::Gone("the shim"))?;
-    Ok(Machine {
-        engine: "gvisor".to_owned(),
-        boot_id: process::boot_id().map_err(io_error("read", "the boot id"))?,
-        shim: me.into(),
-        sentry: sentry.into(),
-        gofer: gofer.map(Into::into),
-        to_guest: spec.places.run_dir.join(paths::TO_GUEST),
-        from_guest: spec.places.run_dir.join(paths::FROM_GUEST),
-        cgroup: spec.cgroup.clone(),
-        direct: spec.direct,
-        agent: spec.agent.clone(),
-        identity: spec.identity.clone(),
-    })
+    match &spec.kind {
+        Kind::Gvisor { runsc, .. } => {
+            whole & log.note("remove the files of runsc about the sandbox", runsc.forget(&spec.id))
+        }
+        Kind::Microvm(_) => whole,
+    }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::hold::HoldError;
 use super::wire::{self, Ask, Say};
 use super::{Held, Log, ShimError, io_error};
-use crate::driver::gvisor::record::EndRecord;
+use crate::driver::record::EndRecord;
 use crate::host_state::chain;
 
 /// Servers that may listen at once; one is usual.
@@ -100,7 +100,7 @@ pub(super) fn watch(held: &mut Held, listener: &UnixListener, log: &mut Log) -> 
             clients.tell(&Say::OutOfMemory);
         }
         if ready[3] {
-            drain(held.pipes.complaints.as_fd(), log);
+            drain(held.complaints.as_fd(), log);
         }
         for ask in clients.hear() {
             match ask {
@@ -146,10 +146,9 @@ fn wait(held: &Held, listener: &UnixListener, clients: &Clients) -> io::Result<[
     let sentry = held.sentry.handle.as_fd();
     // A sandbox without a file server has nothing to watch in its place: the same one twice.
     let gofer = held.gofer.as_ref().map_or(sentry, |gofer| gofer.handle.as_fd());
-    let mut fds: Vec<PollFd<'_>> =
-        [sentry, gofer, held.shortage.as_fd(), held.pipes.complaints.as_fd(), listener.as_fd()]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .into();
+    let mut fds: Vec<PollFd<'_>> = [sentry, gofer, held.shortage.as_fd(), held.complaints.as_fd(), listener.as_fd()]
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .into();
     fds.extend(clients.0.iter().map(|client| PollFd::from_borrowed_fd(client.stream.as_fd(), PollFlags::IN)));
     loop {
         match poll(&mut fds, None) {
@@ -162,7 +161,7 @@ fn wait(held: &Held, listener: &UnixListener, clients: &Clients) -> io::Result<[
     Ok([news(0), news(1), news(2), news(3)])
 }
 
-fn drain(pipe: BorrowedFd<'_>, log: &mut Log) {
+pub(super) fn drain(pipe: BorrowedFd<'_>, log: &mut Log) {
     let mut buffer = [0; 16 * 1024];
     // One round a wake: a guest that never stops talking must not keep the shim from anything else.
     if let Ok(count) = rustix::io::read(pipe, &mut buffer[..]) {

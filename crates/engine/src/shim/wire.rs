@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::driver::gvisor::record::EndRecord;
+use crate::driver::record::EndRecord;
 
 /// A line longer than this ends the connection.
 pub(crate) const LINE: usize = 64 * 1024;

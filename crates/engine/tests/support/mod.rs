@@ -2,13 +2,16 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod guest;
+
 use std::path::{Path, PathBuf};
 use std::process::Command as HostCommand;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use newtype_uuid::GenericUuid;
-use runtime_engine::prepare::{self, PreparedHost};
+use runtime_engine::prepare::kvm::{self, Prober};
+use runtime_engine::prepare::{self, EngineChoice, Firecracker, Machinery, PreparedHost};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, User};
@@ -67,9 +70,26 @@ pub struct Host {
 
 impl Host {
     pub fn new() -> Self {
+        Self::with(EngineChoice::Gvisor)
+    }
+
+    pub fn with(engine: EngineChoice) -> Self {
         let dir = tempfile::Builder::new().prefix("engine-test-").tempdir_in(MACHINE_POOL).unwrap();
-        let prepared = prepare::open(dir.path()).expect("this machine must be prepared: runtime setup");
+        let prepared = prepare::open(dir.path(), engine).expect("this machine must be prepared: runtime setup");
         Self { prepared, dir }
+    }
+
+    /// The Firecracker that `RUNTIME_FIRECRACKER` names.
+    #[expect(clippy::disallowed_methods, reason = "a test binary has no other edge at which to read it")]
+    pub fn firecracker() -> Self {
+        let mut host = Self::with(EngineChoice::Qemu);
+        let program = PathBuf::from(std::env::var_os("RUNTIME_FIRECRACKER").expect("RUNTIME_FIRECRACKER"));
+        let firecracker = Firecracker::at(&program, &program.with_file_name("jailer")).unwrap();
+        let Machinery::Qemu { guest, .. } = host.prepared.machinery.clone() else { panic!("not QEMU") };
+        let answer = kvm::ask(host.dir.path(), &Prober::Firecracker(firecracker.clone()), &guest).unwrap();
+        assert!(answer.proven, "{}", answer.words);
+        host.prepared.machinery = Machinery::Firecracker { firecracker, guest };
+        host
     }
 
     pub fn data_dir(&self) -> &Path {
@@ -87,6 +107,7 @@ impl Host {
     pub async fn open_with(&self, agent: &'static [u8]) -> Engine {
         let mut config = EngineConfig::new(self.prepared.clone(), agent).unwrap();
         config.max_user_processes = 400;
+        config.warm_shape = order(new_id(), Disk::New).shape;
         Engine::open(config).await.unwrap()
     }
 

@@ -152,7 +152,14 @@ impl Node for Scripted {
         self.events.subscribe()
     }
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "scripted", cores: 1, memory_mib: 1024, image: String::new(), pauses: false }
+        HostFacts {
+            engine: "scripted",
+            emulated: false,
+            cores: 1,
+            memory_mib: 1024,
+            image: String::new(),
+            pauses: false,
+        }
     }
 }
 

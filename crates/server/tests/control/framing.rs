@@ -56,6 +56,8 @@ async fn the_key_comes_before_everything_else() {
             Some(false)
         );
     }
+    let health = send(stack.address, "GET", "/health", &[], b"").await.ok();
+    assert_eq!(health, json!({"status": "ok", "engine": "memory", "emulated": true}));
     stack.stop().await;
 }
 

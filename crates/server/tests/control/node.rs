@@ -211,6 +211,13 @@ impl Node for MemoryNode {
     }
 
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "memory", cores: 2, memory_mib: MEMORY_MIB, image: "none".to_owned(), pauses: true }
+        HostFacts {
+            engine: "memory",
+            emulated: true,
+            cores: 2,
+            memory_mib: MEMORY_MIB,
+            image: "none".to_owned(),
+            pauses: true,
+        }
     }
 }

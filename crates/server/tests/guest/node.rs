@@ -154,6 +154,13 @@ impl Node for LocalNode {
     }
 
     fn facts(&self) -> HostFacts {
-        HostFacts { engine: "gvisor", cores: 2, memory_mib: 1 << 20, image: "test".to_owned(), pauses: false }
+        HostFacts {
+            engine: "gvisor",
+            emulated: false,
+            cores: 2,
+            memory_mib: 1 << 20,
+            image: "test".to_owned(),
+            pauses: false,
+        }
     }
 }

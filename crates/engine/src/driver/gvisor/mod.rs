@@ -4,67 +4,42 @@
 //! hand, so that the server can connect at once and simply read until the shim says how it went. From then on the shim's
 //! socket is the only tie: it ends or breaks, and the machine has ended or its shim has.
 
-use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime_host::cgroup::Layout;
-use runtime_host::fifo;
+use runtime_host::cgroup::{Group, Layout};
+use runtime_host::fifo::{self, End as PipeEnd};
 use runtime_model::SandboxId;
-use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio_util::sync::CancellationToken;
 
-use super::{Adopted, Booted, Driver, DriverError, Plan, RestoreError, Saved};
+use super::machine::{Keeper, Machine as Held, Parts, Tie};
+use super::places::{Places, blocking, make_dir, paths, write_file};
+use super::record::{self, Machine};
+use super::{Adopted, Booted, Dial, Driver, DriverError, Identity, Plan, Reader, RestoreError, Save, Saved, Writer};
 use crate::agent_file::AgentFile;
 use crate::host_state::{chain, host_name};
+use crate::prepare::{Base, Pool};
 use crate::shim::wire::Say;
-use crate::shim::{SUBCOMMAND, Spec};
+use crate::shim::{Kind, Spec};
 
 mod bundle;
 mod clean;
-mod frozen;
-mod machine;
-pub(crate) mod record;
 pub(crate) mod runsc;
 pub(crate) mod saved;
 pub(crate) mod urpc;
 
-use frozen::GvisorFrozen;
-use machine::{GvisorMachine, Tie};
-use record::Machine;
 use runsc::Runsc;
-
-/// Names in a sandbox's run directory.
-pub(crate) mod paths {
-    pub(crate) const TO_GUEST: &str = "in";
-    pub(crate) const FROM_GUEST: &str = "out";
-    /// The standard error of the guest's first process.
-    pub(crate) const COMPLAINTS: &str = "err";
-    pub(crate) const SOCKET: &str = "s";
-    pub(crate) const SPEC: &str = "shim.json";
-    pub(crate) const BUNDLE: &str = "bundle";
-    pub(crate) const LOG: &str = "log";
-}
 
 /// A start that takes longer than this will not come.
 const START_LIMIT: Duration = Duration::from_secs(90);
 /// A shim that an earlier server left in the middle of a start, or on a host that is very busy.
 const ADOPT_LIMIT: Duration = Duration::from_secs(6);
-
-/// Where things of one sandbox lie.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Places {
-    /// Sockets and pipes; gone after a reboot. Its path is short.
-    pub(crate) run_dir: PathBuf,
-    /// Records; in the data directory.
-    pub(crate) machine_dir: PathBuf,
-}
 
 #[derive(Debug)]
 pub struct GvisorOptions {
@@ -120,11 +95,7 @@ impl Gvisor {
 
 impl Inner {
     fn places(&self, id: SandboxId) -> Places {
-        let name = host_name(id);
-        Places {
-            run_dir: self.options.run_dir.join(&name),
-            machine_dir: self.options.data_dir.join("sandboxes").join(&name),
-        }
+        Places::new(&self.options.run_dir, &self.options.data_dir, id)
     }
 
     fn cgroup(&self, id: SandboxId) -> String {
@@ -134,8 +105,7 @@ impl Inner {
     /// Everything a shim finds when it starts. Returns its socket.
     fn lay_out(&self, plan: &Plan, agent: &str, restore: Option<Saved>) -> Result<OwnedFd, DriverError> {
         let places = self.places(plan.id);
-        make_dir(&places.machine_dir)?;
-        make_dir(&places.run_dir)?;
+        places.make()?;
         let bundle_dir = places.run_dir.join(paths::BUNDLE);
         make_dir(&bundle_dir)?;
         for name in [paths::TO_GUEST, paths::FROM_GUEST, paths::COMPLAINTS] {
@@ -153,8 +123,7 @@ impl Inner {
         write_file(&bundle_dir.join("config.json"), &bundle)?;
         let spec = Spec {
             id: host_name(plan.id),
-            runsc: self.runsc.clone(),
-            direct: self.direct,
+            kind: Kind::Gvisor { runsc: self.runsc.clone(), direct: self.direct },
             cgroup_parent: self.options.cgroup_parent.clone(),
             cgroup,
             agent: agent.to_owned(),
@@ -163,33 +132,7 @@ impl Inner {
             restore,
             places,
         };
-        self.listen(&spec)
-    }
-
-    /// Writes down what the next shim is to do, and makes its socket.
-    fn listen(&self, spec: &Spec) -> Result<OwnedFd, DriverError> {
-        write_file(&spec.places.run_dir.join(paths::SPEC), spec)?;
-        let path = spec.places.run_dir.join(paths::SOCKET);
-        let fail = |e| DriverError::new("make the socket", path.display(), e);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
-            _ => {}
-        }
-        std::os::unix::net::UnixListener::bind(&path).map(OwnedFd::from).map_err(fail)
-    }
-
-    /// Starts a shim on that socket and connects to it. The connection waits in the socket's queue until it is accepted.
-    async fn start_shim(&self, run_dir: &Path, socket: OwnedFd) -> Result<Tie, DriverError> {
-        let mut command = tokio::process::Command::new(&self.options.program);
-        command.arg(SUBCOMMAND).arg(run_dir).current_dir("/");
-        command.env_clear().stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
-        let child =
-            command.spawn().map_err(|e| DriverError::new("start the shim by", self.options.program.display(), e))?;
-        let path = run_dir.join(paths::SOCKET);
-        let stream = UnixStream::connect(&path)
-            .await
-            .map_err(|e| DriverError::new("connect to the shim at", path.display(), e))?;
-        Ok(Tie::new(stream, Some(child)))
+        spec.places.listen_for_shim(&spec)
     }
 
     /// Puts a new shim beside a machine whose own is gone. `None` if the machine is gone too.
@@ -198,8 +141,7 @@ impl Inner {
         let Some(machine) = self.living_machine(&places)? else { return Ok(None) };
         let spec = Spec {
             id: host_name(id),
-            runsc: self.runsc.clone(),
-            direct: machine.direct,
+            kind: Kind::Gvisor { runsc: self.runsc.clone(), direct: machine.direct },
             cgroup_parent: self.options.cgroup_parent.clone(),
             cgroup: machine.cgroup,
             agent: machine.agent,
@@ -208,8 +150,8 @@ impl Inner {
             restore: None,
             places: places.clone(),
         };
-        let socket = self.listen(&spec)?;
-        self.start_shim(&places.run_dir, socket).await.map(Some)
+        let socket = places.listen_for_shim(&spec)?;
+        places.start_shim(&self.options.program, socket, Stdio::null()).await.map(Some)
     }
 
     /// `None` is certain: whatever may be a passing trouble of the host is an error.
@@ -221,6 +163,78 @@ impl Inner {
         let sentry = runtime_host::process::ProcessId::from(machine.sentry);
         let alive = sentry.alive().map_err(|e| DriverError::new("look at process", sentry.pid, e))?;
         Ok((boot == machine.boot_id && alive).then_some(machine))
+    }
+}
+
+impl Gvisor {
+    fn parts(&self, id: SandboxId, identity: Identity, tie: Option<Tie>) -> Result<Parts, DriverError> {
+        let options = &self.inner.options;
+        let name = self.inner.cgroup(id);
+        let group = Group::open(&options.cgroups, &options.cgroup_parent, &name)
+            .map_err(|e| DriverError::new("open the control group", &name, e))?
+            .ok_or_else(|| DriverError::new("open the control group", &name, "there is none"))?;
+        let dialer = Arc::new(Pipes(self.inner.places(id)));
+        Ok(Parts { keeper: Arc::new(self.clone()), id, identity, group, dialer, tie })
+    }
+}
+
+#[async_trait]
+impl Keeper for Gvisor {
+    async fn replace_shim(&self, id: SandboxId) -> Result<Option<Tie>, DriverError> {
+        self.inner.replace_shim(id).await
+    }
+
+    fn saver(&self, id: SandboxId, identity: &Identity) -> Arc<dyn Save> {
+        Arc::new(Saver { inner: self.inner.clone(), id, identity: identity.clone() })
+    }
+
+    async fn clean(&self, id: SandboxId) -> Result<(), DriverError> {
+        Driver::clean(self, id).await
+    }
+}
+
+struct Saver {
+    inner: Arc<Inner>,
+    id: SandboxId,
+    identity: Identity,
+}
+
+#[async_trait]
+impl Save for Saver {
+    async fn save(&self, into: &Path, given_up: &CancellationToken) -> Result<(), DriverError> {
+        let (inner, id, identity, into) = (self.inner.clone(), self.id, self.identity.clone(), into.to_owned());
+        let given_up = given_up.clone();
+        blocking(move || {
+            let fail = |e: Box<dyn std::error::Error + Send + Sync>| DriverError::new("save the memory of", id, e);
+            let machine = inner.living_machine(&inner.places(id))?.ok_or_else(|| fail("it has ended".into()))?;
+            let state = inner.runsc.state(&host_name(id)).map_err(|e| fail(e.into()))?;
+            let given_up = || given_up.is_cancelled();
+            saved::write(&state.control, &into, inner.kind.clone(), machine.agent, identity, &given_up)
+                .map_err(|e| fail(e.into()))
+        })
+        .await
+    }
+}
+
+struct Pipes(Places);
+
+impl Dial for Pipes {
+    /// Both ends are opened for both directions: the shim keeps the pipes, so neither end of file nor a broken pipe
+    /// would say anything about the guest.
+    fn dial(&self) -> Result<(Reader, Writer), DriverError> {
+        let open = |name: &str| {
+            let path = self.0.run_dir.join(name);
+            let pipe =
+                fifo::open(&path, PipeEnd::Both).map_err(|e| DriverError::new("open the pipe", path.display(), e))?;
+            fifo::widen(&pipe);
+            Ok::<_, DriverError>((pipe, path))
+        };
+        let (pipe, path) = open(paths::FROM_GUEST)?;
+        let reader =
+            pipe::Receiver::from_owned_fd(pipe).map_err(|e| DriverError::new("read from", path.display(), e))?;
+        let (pipe, path) = open(paths::TO_GUEST)?;
+        let writer = pipe::Sender::from_owned_fd(pipe).map_err(|e| DriverError::new("write to", path.display(), e))?;
+        Ok((Box::new(reader), Box::new(writer)))
     }
 }
 
@@ -245,7 +259,7 @@ impl Gvisor {
         let started = async {
             let inner = self.inner.clone();
             let socket = blocking(move || inner.lay_out(&plan, &agent, restore)).await?;
-            let mut tie = self.inner.start_shim(&places.run_dir, socket).await?;
+            let mut tie = places.start_shim(&self.inner.options.program, socket, Stdio::null()).await?;
             let said = tokio::select! {
                 biased;
                 // What is under way is swept below, with its shim.
@@ -267,9 +281,9 @@ impl Gvisor {
             }
         };
         match started.await {
-            Ok(tie) => Ok(Box::new(GvisorMachine::new(self.clone(), id, identity, Some(tie), false)?)),
+            Ok(tie) => Ok(Held::booted(self.parts(id, identity, Some(tie))?)),
             Err(failed) => {
-                self.clean(id).await?;
+                Driver::clean(self, id).await?;
                 Err(failed)
             }
         }
@@ -295,6 +309,14 @@ fn misfit(ours: &saved::Kind, theirs: &saved::Kind) -> Option<String> {
 impl Driver for Gvisor {
     fn name(&self) -> &'static str {
         "gvisor"
+    }
+
+    fn make_disk(&self, pool: &Pool, base: &Base, name: &str, disk_mib: u64) -> Result<PathBuf, DriverError> {
+        pool.create_root(name, base, disk_mib).map_err(|e| DriverError::new("clone the disk", name, e))
+    }
+
+    fn limit_disk(&self, pool: &Pool, name: &str, disk_mib: u64) -> Result<(), DriverError> {
+        pool.set_limit(name, disk_mib).map_err(|e| DriverError::new("limit the disk", name, e))
     }
 
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError> {
@@ -357,12 +379,8 @@ impl Driver for Gvisor {
                 }
             }
         };
-        let machine = GvisorMachine::new(self.clone(), id, machine.identity, tie, frozen)?;
-        Ok(Some(if frozen {
-            Adopted::Frozen(Box::new(GvisorFrozen(machine)))
-        } else {
-            Adopted::Booted(Box::new(machine))
-        }))
+        let parts = self.parts(id, machine.identity, tie)?;
+        Ok(Some(if frozen { Adopted::Frozen(Held::frozen(parts)) } else { Adopted::Booted(Held::booted(parts)) }))
     }
 
     async fn trail(&self) -> Result<Vec<SandboxId>, DriverError> {
@@ -373,27 +391,5 @@ impl Driver for Gvisor {
     async fn clean(&self, id: SandboxId) -> Result<(), DriverError> {
         let inner = self.inner.clone();
         blocking(move || inner.clean(id)).await
-    }
-}
-
-fn make_dir(path: &Path) -> Result<(), DriverError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|e| DriverError::new("make the directory", path.display(), e))
-}
-
-fn write_file(path: &Path, value: &impl Serialize) -> Result<(), DriverError> {
-    record::write(path, value).map(drop).map_err(|e| DriverError::new("write", path.display(), e))
-}
-
-/// Runs work that waits for the kernel off the async threads. It is not stopped when its caller goes away.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
-) -> Result<T, DriverError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => Err(DriverError::new("finish", "a step on the host", error)),
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::record;
 use super::urpc::{Control, UrpcError};
 use crate::driver::Identity;
+use crate::driver::record;
 
 const RECORD: &str = "saved.json";
 /// The state, the index of the memory, and the memory; in the order in which gVisor wants them.

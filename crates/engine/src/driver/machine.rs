@@ -1,4 +1,5 @@
-//! A gVisor machine as the server holds it: the tie to its shim, and what can be done with it.
+//! A machine as the server holds it: the tie to its shim, and what can be done with it. The same for every driver; what
+//! differs is how its channel is dialled, how a lost shim is replaced, and how it is written down ([`Keeper`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,17 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use runtime_host::cgroup::Group;
-use runtime_host::fifo::{self, End as PipeEnd};
 use runtime_model::SandboxId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::frozen::GvisorFrozen;
-use super::{Gvisor, Places, paths};
-use crate::driver::{Booted, Dial, Driver, DriverError, End, Frozen, Identity, Notice, Reader, StillBooted, Writer};
+use super::{Booted, Dial, DriverError, End, Frozen, Identity, Notice, Save, StillBooted, StillFrozen};
 use crate::host_state::chain;
 use crate::shim::wire::{self, Ask, Say};
 
@@ -27,10 +24,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A shim answers at once; the host may be busy.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// A save that an earlier server began holds it up.
+const THAW_LIMIT: Duration = Duration::from_secs(60);
 const TELL_ATTEMPTS: usize = 3;
 
 /// A connection to a shim.
-pub(super) struct Tie {
+pub(crate) struct Tie {
     stream: UnixStream,
     unread: Vec<u8>,
     said: VecDeque<Say>,
@@ -39,12 +38,12 @@ pub(super) struct Tie {
 }
 
 impl Tie {
-    pub(super) fn new(stream: UnixStream, child: Option<tokio::process::Child>) -> Self {
+    pub(crate) fn new(stream: UnixStream, child: Option<tokio::process::Child>) -> Self {
         Self { stream, unread: Vec::new(), said: VecDeque::new(), _child: child }
     }
 
     /// What the shim says next; `None` once it is gone. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Say> {
+    pub(crate) async fn next(&mut self) -> Option<Say> {
         loop {
             if let Some(say) = self.said.pop_front() {
                 return Some(say);
@@ -57,20 +56,42 @@ impl Tie {
         }
     }
 
-    pub(super) async fn ask(&mut self, ask: Ask) -> std::io::Result<()> {
+    async fn ask(&mut self, ask: Ask) -> std::io::Result<()> {
         self.stream.write_all(&wire::line(&ask)).await
     }
 }
 
-pub(super) struct GvisorMachine {
-    pub(super) driver: Gvisor,
-    pub(super) id: SandboxId,
-    pub(super) identity: Identity,
-    group: Group,
+/// What a driver does for its machines.
+#[async_trait]
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// Puts a new shim beside a machine whose own is gone. `None` if the machine is gone too.
+    async fn replace_shim(&self, id: SandboxId) -> Result<Option<Tie>, DriverError>;
+    /// Writes it down while it stands still.
+    fn saver(&self, id: SandboxId, identity: &Identity) -> Arc<dyn Save>;
+    /// Removes everything of that sandbox but its disk.
+    async fn clean(&self, id: SandboxId) -> Result<(), DriverError>;
+}
+
+/// What a machine is made of.
+pub(crate) struct Parts {
+    pub(crate) keeper: Arc<dyn Keeper>,
+    pub(crate) id: SandboxId,
+    pub(crate) identity: Identity,
+    pub(crate) group: Group,
+    pub(crate) dialer: Arc<dyn Dial>,
     /// `None`: it has no shim, and gets one.
+    pub(crate) tie: Option<Tie>,
+}
+
+pub(crate) struct Machine {
+    keeper: Arc<dyn Keeper>,
+    id: SandboxId,
+    identity: Identity,
+    group: Group,
+    dialer: Arc<dyn Dial>,
     tie: Option<Tie>,
     /// It is to stand still.
-    pub(super) still: bool,
+    still: bool,
     /// Heard while something else was waited for.
     heard: VecDeque<Notice>,
     replacing: Option<JoinHandle<Result<Option<Tie>, DriverError>>>,
@@ -79,53 +100,24 @@ pub(super) struct GvisorMachine {
     not_before: Option<Instant>,
 }
 
-struct Pipes(Places);
+/// One that stands still.
+struct Standing(Machine);
 
-impl Dial for Pipes {
-    /// Both ends are opened for both directions: the shim keeps the pipes, so neither end of file nor a broken pipe
-    /// would say anything about the guest.
-    fn dial(&self) -> Result<(Reader, Writer), DriverError> {
-        let open = |name: &str| {
-            let path = self.0.run_dir.join(name);
-            let pipe =
-                fifo::open(&path, PipeEnd::Both).map_err(|e| DriverError::new("open the pipe", path.display(), e))?;
-            fifo::widen(&pipe);
-            Ok::<_, DriverError>((pipe, path))
-        };
-        let (pipe, path) = open(paths::FROM_GUEST)?;
-        let reader =
-            pipe::Receiver::from_owned_fd(pipe).map_err(|e| DriverError::new("read from", path.display(), e))?;
-        let (pipe, path) = open(paths::TO_GUEST)?;
-        let writer = pipe::Sender::from_owned_fd(pipe).map_err(|e| DriverError::new("write to", path.display(), e))?;
-        Ok((Box::new(reader), Box::new(writer)))
+impl Machine {
+    /// One that runs.
+    pub(crate) fn booted(parts: Parts) -> Box<dyn Booted> {
+        Box::new(Self::new(parts, false))
     }
-}
 
-impl GvisorMachine {
-    pub(super) fn new(
-        driver: Gvisor,
-        id: SandboxId,
-        identity: Identity,
-        tie: Option<Tie>,
-        still: bool,
-    ) -> Result<Self, DriverError> {
-        let options = &driver.inner.options;
-        let name = driver.inner.cgroup(id);
-        let group = Group::open(&options.cgroups, &options.cgroup_parent, &name)
-            .map_err(|e| DriverError::new("open the control group", &name, e))?
-            .ok_or_else(|| DriverError::new("open the control group", &name, "there is none"))?;
-        Ok(Self {
-            driver,
-            id,
-            identity,
-            group,
-            tie,
-            still,
-            heard: VecDeque::new(),
-            replacing: None,
-            pause: FIRST_PAUSE,
-            not_before: None,
-        })
+    /// One that stands still.
+    pub(crate) fn frozen(parts: Parts) -> Box<dyn Frozen> {
+        Box::new(Standing(Self::new(parts, true)))
+    }
+
+    fn new(parts: Parts, still: bool) -> Self {
+        let Parts { keeper, id, identity, group, dialer, tie } = parts;
+        let (heard, replacing, pause, not_before) = (VecDeque::new(), None, FIRST_PAUSE, None);
+        Self { keeper, id, identity, group, dialer, tie, still, heard, replacing, pause, not_before }
     }
 
     /// The tie broke: the machine has ended, or only its shim has and another is put in its place. Cancel-safe, since
@@ -137,8 +129,8 @@ impl GvisorMachine {
         // Until the new one has said that it holds the machine, this was an attempt that failed.
         self.not_before = Some(Instant::now() + self.pause);
         let work = self.replacing.get_or_insert_with(|| {
-            let (inner, id) = (self.driver.inner.clone(), self.id);
-            tokio::spawn(async move { inner.replace_shim(id).await })
+            let (keeper, id) = (self.keeper.clone(), self.id);
+            tokio::spawn(async move { keeper.replace_shim(id).await })
         });
         let result = work.await;
         self.replacing = None;
@@ -160,7 +152,7 @@ impl GvisorMachine {
 
     /// Has the shim do something and waits for its word. A shim that is gone meanwhile is replaced and asked again: both
     /// things it can be asked are fine when they are done already.
-    pub(super) async fn told(&mut self, ask: Ask, done: &Say, limit: Duration) -> Result<(), DriverError> {
+    async fn told(&mut self, ask: Ask, done: &Say, limit: Duration) -> Result<(), DriverError> {
         let id = self.id;
         let fail = |why: String| DriverError::new("have the shim do it to", id, why);
         let end = Instant::now() + limit;
@@ -197,13 +189,13 @@ impl GvisorMachine {
 }
 
 #[async_trait]
-impl Booted for GvisorMachine {
+impl Booted for Machine {
     fn identity(&self) -> &Identity {
         &self.identity
     }
 
     fn dialer(&self) -> Arc<dyn Dial> {
-        Arc::new(Pipes(self.driver.inner.places(self.id)))
+        self.dialer.clone()
     }
 
     fn group(&self) -> Group {
@@ -256,7 +248,7 @@ impl Booted for GvisorMachine {
         match self.told(Ask::Freeze, &Say::Frozen, FREEZE_LIMIT).await {
             Ok(()) => {
                 self.still = true;
-                Ok(Box::new(GvisorFrozen(*self)))
+                Ok(Box::new(Standing(*self)))
             }
             Err(error) => Err(StillBooted { machine: self, error }),
         }
@@ -276,6 +268,39 @@ impl Booted for GvisorMachine {
             let _ = tokio::time::timeout(END_LIMIT, asked).await;
         }
         // After a shim that did its work, little more than removing two directories.
-        self.driver.clean(self.id).await
+        self.keeper.clean(self.id).await
+    }
+}
+
+#[async_trait]
+impl Frozen for Standing {
+    fn identity(&self) -> &Identity {
+        self.0.identity()
+    }
+
+    fn group(&self) -> Group {
+        self.0.group()
+    }
+
+    async fn notice(&mut self) -> Notice {
+        self.0.notice().await
+    }
+
+    fn saver(&self) -> Arc<dyn Save> {
+        self.0.keeper.saver(self.0.id, &self.0.identity)
+    }
+
+    async fn thaw(mut self: Box<Self>) -> Result<Box<dyn Booted>, StillFrozen> {
+        match self.0.told(Ask::Thaw, &Say::Thawed, THAW_LIMIT).await {
+            Ok(()) => {
+                self.0.still = false;
+                Ok(Box::new(self.0))
+            }
+            Err(error) => Err(StillFrozen { machine: self, error }),
+        }
+    }
+
+    async fn end(self: Box<Self>) -> Result<(), DriverError> {
+        Box::new(self.0).end().await
     }
 }

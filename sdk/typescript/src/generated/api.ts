@@ -1,0 +1,2062 @@
+// Generated from openapi/openapi.json by scripts/generate.mjs. Do not edit.
+
+export interface paths {
+    "/v1/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What this key may use, and how much of it is in use. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Limits"];
+                    };
+                };
+                401: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/me": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who this key is. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Me"];
+                    };
+                };
+                401: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Sandboxes, oldest first: those that live and those that can start again. */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description Any of these states; repeat it for more than one. */
+                    state?: string[];
+                    name?: string;
+                    /** @description `key:value`; repeated ones must all match. */
+                    label?: string[];
+                    /** @description Also stopped ones whose disk is gone. */
+                    includeStopped?: boolean;
+                    /** @description 1 to 100; default 50. */
+                    limit?: number;
+                    cursor?: string;
+                };
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SandboxPage"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /**
+         * Make a sandbox, or with `getOrCreate` find the one of that name.
+         * @description `Prefer: wait=N` waits until it runs.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["CreateSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One sandbox; with `waitFor`, once it is in that state, or when the time is over. */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description `running`, `paused` or `stopped`. */
+                    waitFor?: string;
+                    /** @description Default 60, at most 120. */
+                    timeoutSeconds?: number;
+                };
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        /** Remove it with its disk. Repeatable: the answer stays the same. */
+        delete: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["DeletedSandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a file. */
+        get: {
+            parameters: {
+                query: {
+                    /** @description A file */
+                    path: string;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                /** @description The bytes */
+                200: {
+                    headers: {
+                        /** @description The size of the file */
+                        "x-content-length"?: number;
+                        /** @description Of files up to 1 MiB */
+                        "x-content-sha256"?: string;
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/octet-stream": unknown;
+                    };
+                };
+            };
+        };
+        /** Write a whole file under its name at once; it is on the disk before the answer. */
+        put: {
+            parameters: {
+                query: {
+                    /** @description Its parents are made under /workspace */
+                    path: string;
+                    /** @description Three octal digits; 644 if left out */
+                    mode?: string;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            /** @description At most 1,048,576 bytes */
+            requestBody: {
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["FileWritten"];
+                    };
+                };
+            };
+        };
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/list": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List a directory, links not followed, sorted by path. */
+        get: {
+            parameters: {
+                query: {
+                    /** @description A directory */
+                    path: string;
+                    /** @description Levels below it; 1 if left out, all with a glob */
+                    depth?: number;
+                    /** @description Matched against the path relative to the directory */
+                    glob?: string;
+                    /** @description Names that begin with a dot too */
+                    hidden?: boolean;
+                    /** @description Most entries, up to 10,000 */
+                    limit?: number;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["FileListing"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/stat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What is at a path; nothing there is an answer, not an error. */
+        get: {
+            parameters: {
+                query: {
+                    /** @description Absolute */
+                    path: string;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["FileStat"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files:chmod": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Change the mode of a file. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ChmodRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files:mkdir": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a directory. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["MakeDirRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files:remove": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove a file, a link, or a directory. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["RemoveRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["RemoveAnswer"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files:rename": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a file another name. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["RenameRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/processes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What runs, and the last 16 that ended; commands of `:exec` too. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ProcessList"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /** Start a process and answer at once; it lives until it ends, is signalled, or the sandbox stops. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ProcessRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ProcessInfo"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/processes/{process}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One process. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ProcessInfo"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/processes/{process}/output": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Output from a cursor: what there is (`waitMs` to wait for more), or with `follow` all that comes. */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description The first byte wanted; 0 if left out */
+                    cursor?: number;
+                    /** @description How long a poll waits for output, at most 8000 */
+                    waitMs?: number;
+                    /** @description Answer a line per event until the process ends */
+                    follow?: boolean;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["OutputPoll"];
+                        "application/x-ndjson": components["schemas"]["ExecEvent"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/processes/{process}:signal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send a signal to a process and all that it started; one that has ended takes none, and that is fine. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["SignalRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/processes/{process}:write": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give a process input at an offset; what it has already is skipped. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["InputRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["InputAnswer"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:exec": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Run one command and answer its end, or its output as it comes. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ExecRequest"];
+                };
+            };
+            responses: {
+                /** @description How it ended; with `stream` a line per event instead */
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ExecAnswer"];
+                        "application/x-ndjson": components["schemas"]["ExecEvent"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:extend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Move the end of the time limit. Without a limit there is nothing to move. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ExtendSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have it stand still with its memory. Answered as soon as it does. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:restart": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Start a stopped sandbox on the disk it had. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:retention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** How many days a stopped or paused sandbox is kept; null for good. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["SandboxRetention"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the machine, keep the disk. Fine on one that is stopped. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:update": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Change settings. What is left out stays. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["UpdateSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:wake": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have a paused sandbox go on where it stood. One with a time limit gets it anew. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["WakeSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /** @description One row: how much of what is in use. */
+        AccountLimit: {
+            label: string;
+            /** @description `<kind>.<dimension>`. */
+            limit: string;
+            /**
+             * Format: int64
+             * @description Null: as much as the host has.
+             */
+            max?: number | null;
+            /** @description `count` or `mib`. */
+            unit: string;
+            /** Format: int64 */
+            used: number;
+        };
+        ChmodRequest: {
+            /**
+             * @description Octal digits, like `755`.
+             * @default
+             */
+            mode?: string;
+            /** @default  */
+            path?: string;
+        };
+        /**
+         * @description Who a command runs as.
+         * @enum {string}
+         */
+        CommandUser: "sandbox" | "root";
+        /** @description Every field may be left out. */
+        CreateSandbox: {
+            /** @default null */
+            autoWake?: boolean | null;
+            /**
+             * @description `shared` or `reserved`.
+             * @default null
+             */
+            cpu?: string | null;
+            /**
+             * Format: int32
+             * @default null
+             */
+            cpuFloorMillis?: number | null;
+            /**
+             * Format: int64
+             * @description 3072 to 409600; default 4096.
+             * @default null
+             */
+            diskMiB?: number | null;
+            /**
+             * @description Never answered again.
+             * @default null
+             */
+            env?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Accepted, not used.
+             * @default null
+             */
+            funding?: string | null;
+            /**
+             * @description Find the sandbox of this name, start it if need be, or make it.
+             * @default null
+             */
+            getOrCreate?: boolean | null;
+            /**
+             * Format: int32
+             * @description 0 = never; 1 to 59 are raised to 60; default 300.
+             * @default null
+             */
+            idlePauseSeconds?: number | null;
+            /** @default null */
+            image?: string | null;
+            /** @default null */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * Format: int64
+             * @description Deprecated, not used.
+             * @default null
+             */
+            maxCostMicros?: number | null;
+            /**
+             * Format: int64
+             * @default null
+             */
+            maxTotalCostMicros?: number | null;
+            /**
+             * Format: int64
+             * @description 128 to 65536; default 4096.
+             * @default null
+             */
+            memoryMiB?: number | null;
+            /**
+             * @description Unique while it is held.
+             * @default null
+             */
+            name?: string | null;
+            /** @default null */
+            network?: components["schemas"]["Network"] | null;
+            /**
+             * @description `pause`, `stop` or `delete`.
+             * @default null
+             */
+            onLeaseEnd?: string | null;
+            /**
+             * @description The newer name of `onLeaseEnd`.
+             * @default null
+             */
+            onTimeout?: string | null;
+            /**
+             * @description Accepted, not used.
+             * @default null
+             */
+            pausable?: boolean | null;
+            /**
+             * @description No time limit and no idle pause unless they are given.
+             * @default null
+             */
+            persistent?: boolean | null;
+            /** @default null */
+            region?: string | null;
+            /**
+             * @description Egress secrets it may use; null = all.
+             * @default null
+             */
+            secrets?: string[] | null;
+            /** @default null */
+            snapshot?: string | null;
+            /** @default null */
+            spreadFrom?: string[] | null;
+            tailscale?: unknown;
+            /**
+             * Format: int32
+             * @description 0 = no limit, else 60 to 86400.
+             * @default null
+             */
+            timeoutSeconds?: number | null;
+            /**
+             * @description `sandbox` or `root`.
+             * @default null
+             */
+            user?: string | null;
+            /**
+             * Format: int32
+             * @description 1 to 16; default 2.
+             * @default null
+             */
+            vcpu?: number | null;
+            /** @default null */
+            volumes?: unknown[] | null;
+        };
+        /** @description Nothing is charged on a server of one's own. */
+        Credit: {
+            addedBy: string;
+            availableMicros: string;
+            dailyPaceMicros: string;
+            /** Format: int32 */
+            lowBelowDays: number;
+            /** Format: int32 */
+            runwayDays?: number | null;
+            /** @description `ok`, `low` or `empty`. */
+            state: string;
+        };
+        /** @description What a key may spend in a day; a server of one's own has no such limit. */
+        DailyLimit: {
+            limitMicros?: string | null;
+            remainingMicros?: string | null;
+            usedMicros: string;
+            window: string;
+        };
+        /** @description The answer to a delete, the same each time. */
+        DeletedSandbox: {
+            deletedAt: components["schemas"]["Time"];
+            endedAt: components["schemas"]["Time"];
+            id: string;
+            kind: string;
+            labels: {
+                [key: string]: string;
+            };
+            name?: string | null;
+            /** @description `stopping` if a machine was there, else `stopped`. */
+            state: string;
+            /** @description `deleted`. */
+            status: string;
+        };
+        /** @description An answer that says only that it was done: `{}`. */
+        Empty: Record<string, never>;
+        /** @description The only key is `error`. */
+        ErrorBody: {
+            error: components["schemas"]["ErrorInfo"];
+        };
+        ErrorInfo: {
+            /** @description Stable, snake_case. */
+            code: string;
+            /** @description For `invalid_request`: `issues`, a list of every wrong field with its `path` and `message`. */
+            details?: {
+                [key: string]: unknown;
+            } | null;
+            hint?: string | null;
+            message: string;
+            /** @description Also in the header `x-request-id`, and in the server's log. */
+            requestId: string;
+            /** Format: int64 */
+            retryAfterMs?: number | null;
+            retryable?: boolean | null;
+            /**
+             * Format: int32
+             * @description The HTTP status.
+             */
+            status: number;
+        };
+        /** @description How a command ended, and the head of its output. */
+        ExecAnswer: {
+            /** Format: int64 */
+            durationMs?: number | null;
+            /**
+             * Format: int32
+             * @description A shell's exit code; ended by a signal: its number, negative.
+             */
+            exitCode?: number | null;
+            files?: components["schemas"]["TracedFiles"] | null;
+            outOfMemory?: components["schemas"]["OutOfMemory"] | null;
+            processId: string;
+            /** @description True if this is the answer to an earlier request with the same idempotency key. */
+            replayed?: boolean;
+            stderr: string;
+            stderrTruncated: boolean;
+            /** @description UTF-8; bytes that are not become U+FFFD. */
+            stdout: string;
+            stdoutTruncated: boolean;
+            /** @description The time was up: everything it started was killed and the output so far is here. */
+            timedOut: boolean;
+        };
+        /** @description One line of a streamed exec or a followed output. A blank line between events means only that both ends live. */
+        ExecEvent: {
+            processId: string;
+            replayed?: boolean;
+            /** @enum {string} */
+            type: "start";
+        } | (components["schemas"]["OutputPiece"] & {
+            /** @enum {string} */
+            type: "stdout";
+        }) | (components["schemas"]["OutputPiece"] & {
+            /** @enum {string} */
+            type: "stderr";
+        }) | {
+            /** Format: int64 */
+            droppedBytes: number;
+            /** Format: int64 */
+            resumeAt: number;
+            /** @enum {string} */
+            type: "truncated";
+        } | (components["schemas"]["ExitEvent"] & {
+            /** @enum {string} */
+            type: "exit";
+        }) | {
+            /** Format: int64 */
+            cursor: number;
+            processId: string;
+            /** @enum {string} */
+            type: "continue";
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            error: components["schemas"]["StreamError"];
+            /** @enum {string} */
+            type: "error";
+        };
+        /** @description Exactly one of `command` and `argv`. */
+        ExecRequest: {
+            /**
+             * @description A program, looked up on the sandbox's PATH, and its arguments; no shell.
+             * @default null
+             */
+            argv?: string[] | null;
+            /**
+             * @description A line for `bash -c`.
+             * @default null
+             */
+            command?: string | null;
+            /**
+             * @description Absolute; `/workspace` if left out.
+             * @default null
+             */
+            cwd?: string | null;
+            /**
+             * @description Over the sandbox's variables.
+             * @default {}
+             */
+            env?: {
+                [key: string]: string;
+            };
+            /**
+             * @description Standard input, then closed.
+             * @default null
+             */
+            stdin?: string | null;
+            /**
+             * @description The same as base64; not together with `stdin`.
+             * @default null
+             */
+            stdinBase64?: string | null;
+            /**
+             * @description Answer newline-delimited JSON events.
+             * @default false
+             */
+            stream?: boolean;
+            /**
+             * Format: int64
+             * @description 1 to 86,400,000; 60,000 if left out.
+             * @default null
+             */
+            timeoutMs?: number | null;
+            /**
+             * @description Report the files the command read and wrote.
+             * @default false
+             */
+            traceFiles?: boolean;
+            /** @default null */
+            user?: components["schemas"]["CommandUser"] | null;
+        };
+        ExitEvent: {
+            /** Format: int64 */
+            durationMs?: number | null;
+            /** Format: int32 */
+            exitCode?: number | null;
+            files?: components["schemas"]["TracedFiles"] | null;
+            outOfMemory?: components["schemas"]["OutOfMemory"] | null;
+            state: components["schemas"]["ProcessState"];
+            timedOut: boolean;
+        };
+        ExtendSandbox: {
+            /**
+             * Format: int32
+             * @description At least 1; the limit is never more than a day from now.
+             */
+            seconds: number;
+        };
+        /** @description A file as the sandbox shows it; links are not followed. */
+        FileEntry: {
+            /** Format: int32 */
+            gid: number;
+            group: string;
+            /** @description Four octal digits, like `0644`. */
+            mode: string;
+            /** Format: date-time */
+            modifiedAt: string;
+            /** Format: int64 */
+            mtimeMs: number;
+            name: string;
+            owner: string;
+            path: string;
+            /** Format: int64 */
+            size: number;
+            symlinkTarget?: string | null;
+            type: components["schemas"]["FileType"];
+            /** Format: int32 */
+            uid: number;
+        };
+        FileFound: components["schemas"]["FileEntry"] & {
+            exists: boolean;
+        };
+        FileListing: {
+            data: components["schemas"]["FileEntry"][];
+        };
+        FileMissing: {
+            exists: boolean;
+            path: string;
+        };
+        /** @description What is at a path: an entry with `exists: true`, or `exists: false` and the path. */
+        FileStat: components["schemas"]["FileFound"] | components["schemas"]["FileMissing"];
+        /** @enum {string} */
+        FileType: "file" | "directory" | "symlink" | "other";
+        FileWritten: {
+            path: string;
+            /** Format: int64 */
+            size: number;
+        };
+        InputAnswer: {
+            /**
+             * Format: int64
+             * @description Input bytes accepted so far.
+             */
+            offset: number;
+        };
+        /** @description Input for a process; one of `base64` and `data`, at most 1 MiB of bytes. */
+        InputRequest: {
+            /** @default null */
+            base64?: string | null;
+            /** @default null */
+            data?: string | null;
+            /**
+             * @description Close the input once all of this was accepted.
+             * @default false
+             */
+            eof?: boolean;
+            /**
+             * Format: int64
+             * @description Input bytes accepted before this write; what the process has already is skipped.
+             * @default 0
+             */
+            offset?: number;
+        };
+        /** @description Money is whole microdollars, as text. */
+        Limits: {
+            /** @description `full` or `read`. */
+            access: string;
+            account: components["schemas"]["AccountLimit"][];
+            credit: components["schemas"]["Credit"];
+            daily: components["schemas"]["DailyLimit"];
+            /** @description No trial on a server of one's own. */
+            trial?: unknown;
+        };
+        MakeDirRequest: {
+            /**
+             * @description Make missing parents too, and be content with a directory that is there.
+             * @default false
+             */
+            parents?: boolean;
+            /** @default  */
+            path?: string;
+        };
+        Me: {
+            apiVersion: string;
+            credentialId?: string | null;
+            orgId: string;
+            orgName?: string | null;
+            principalId: string;
+            /** @description `owner` for an account-wide key, else `developer`. */
+            role?: string | null;
+        };
+        /** @description What a sandbox may reach. */
+        Network: {
+            /** @default null */
+            allow?: string[] | null;
+            /** @default null */
+            connect?: string[] | null;
+            /** @default null */
+            deny?: string[] | null;
+            /** @default null */
+            internet?: boolean | null;
+        };
+        /** @description Memory ran out and the program, or one it started, was ended for it. */
+        OutOfMemory: {
+            /** @description Always `out_of_memory`. */
+            code: string;
+            hint: string;
+            /** Format: int64 */
+            memoryMiB: number;
+            message: string;
+            /** Format: int32 */
+            processesKilled: number;
+        };
+        OutputChunk: {
+            base64?: string | null;
+            /** Format: int64 */
+            offset: number;
+            stream: components["schemas"]["OutputStream"];
+            text: string;
+        };
+        /** @enum {string} */
+        OutputEncoding: "utf8" | "base64";
+        OutputPiece: {
+            /** @description The bytes themselves, if they are not UTF-8 or the process was started with `outputEncoding: base64`. */
+            base64?: string | null;
+            /** @description Text; where the bytes are not UTF-8, U+FFFD stands for them. */
+            data: string;
+            /**
+             * Format: int64
+             * @description Place of the first byte in the combined output of the process.
+             */
+            offset: number;
+        };
+        /** @description One poll of a process's output. */
+        OutputPoll: {
+            /** @description In order; an offset beyond the cursor asked for means that output between was lost. */
+            chunks: components["schemas"]["OutputChunk"][];
+            /** Format: int64 */
+            nextCursor: number;
+            process: components["schemas"]["ProcessInfo"];
+        };
+        /** @enum {string} */
+        OutputStream: "stdout" | "stderr";
+        ProcessInfo: {
+            /** @description The command line for people, cut at 256 characters. */
+            command: string;
+            cwd: string;
+            /** Format: date-time */
+            endedAt?: string | null;
+            /**
+             * Format: int32
+             * @description Null while it runs; negative: ended by that signal.
+             */
+            exitCode?: number | null;
+            /**
+             * Format: int64
+             * @description The oldest byte that can still be read.
+             */
+            firstOffset: number;
+            id: string;
+            /** @description Always `process`. */
+            kind: string;
+            outOfMemory?: components["schemas"]["OutOfMemory"] | null;
+            /**
+             * Format: int64
+             * @description Bytes of output so far, both streams: the cursor of the end.
+             */
+            outputBytes: number;
+            outputEncoding: components["schemas"]["OutputEncoding"];
+            /**
+             * Format: int32
+             * @description Inside the sandbox.
+             */
+            pid: number;
+            pty: boolean;
+            replayed?: boolean;
+            /** Format: date-time */
+            startedAt: string;
+            state: components["schemas"]["ProcessState"];
+            /**
+             * Format: int64
+             * @description Input bytes accepted so far.
+             */
+            stdinOffset: number;
+            stdinOpen: boolean;
+            /** Format: int64 */
+            timeoutMs?: number | null;
+            user: components["schemas"]["CommandUser"];
+        };
+        ProcessList: {
+            data: components["schemas"]["ProcessInfo"][];
+        };
+        /** @description What to start; exactly one of `command` and `argv`. */
+        ProcessRequest: {
+            /** @default null */
+            argv?: string[] | null;
+            /** @default null */
+            command?: string | null;
+            /** @default null */
+            cwd?: string | null;
+            /** @default {} */
+            env?: {
+                [key: string]: string;
+            };
+            /** @default null */
+            outputEncoding?: components["schemas"]["OutputEncoding"] | null;
+            /** @default null */
+            pty?: components["schemas"]["PtySize"] | null;
+            /** @default null */
+            stdin?: string | null;
+            /** @default null */
+            stdinBase64?: string | null;
+            /** @default null */
+            stdinMode?: components["schemas"]["StdinMode"] | null;
+            /**
+             * Format: int64
+             * @description 1 to 86,400,000; no limit of its own if left out.
+             * @default null
+             */
+            timeoutMs?: number | null;
+            /** @default false */
+            traceFiles?: boolean;
+            /** @default null */
+            user?: components["schemas"]["CommandUser"] | null;
+        };
+        /** @enum {string} */
+        ProcessState: "running" | "exited" | "killed" | "timed_out" | "unknown";
+        PtySize: {
+            /** Format: int32 */
+            cols: number;
+            /** Format: int32 */
+            rows: number;
+        };
+        RemoveAnswer: {
+            /** @description False: there was nothing. */
+            removed: boolean;
+        };
+        RemoveRequest: {
+            /** @default  */
+            path?: string;
+            /**
+             * @description Remove a directory with all that is in it.
+             * @default false
+             */
+            recursive?: boolean;
+        };
+        RenameRequest: {
+            /** @default  */
+            from?: string;
+            /** @default false */
+            overwrite?: boolean;
+            /** @default  */
+            to?: string;
+        };
+        /** @description A sandbox as every call answers it. */
+        Sandbox: {
+            autoWake: boolean;
+            /** Format: int64 */
+            chargedMicros: number;
+            /** @description `shared` or `reserved`. */
+            cpu: string;
+            /** Format: int32 */
+            cpuFloorMillis: number;
+            createdAt: components["schemas"]["Time"];
+            diskKept: boolean;
+            /** Format: int64 */
+            diskMiB: number;
+            endedAt?: components["schemas"]["Time"] | null;
+            endsAt?: components["schemas"]["Time"] | null;
+            /** @description Which engine runs it. */
+            engine?: string | null;
+            /** @description Names only; not in lists. */
+            envNames?: string[] | null;
+            expiresAt?: components["schemas"]["Time"] | null;
+            funding: string;
+            /** Format: int64 */
+            heldMicros: number;
+            /** @description A lower-case UUID with dashes. */
+            id: string;
+            /**
+             * Format: int32
+             * @description 0 = never.
+             */
+            idlePauseSeconds: number;
+            image?: string | null;
+            /** @description `sandbox`. */
+            kind: string;
+            labels: {
+                [key: string]: string;
+            };
+            lastActiveAt?: components["schemas"]["Time"] | null;
+            /** Format: int64 */
+            maxTotalCostMicros?: number | null;
+            /** Format: int64 */
+            memoryMiB: number;
+            memoryRestored?: boolean | null;
+            name?: string | null;
+            /** @description The same as `onTimeout`. */
+            onLeaseEnd: string;
+            onTimeout: string;
+            pausable: boolean;
+            pausedAt?: components["schemas"]["Time"] | null;
+            pausedExpiresAt?: components["schemas"]["Time"] | null;
+            persistent: boolean;
+            readyAt?: components["schemas"]["Time"] | null;
+            region: string;
+            /** @description On the answer to a repeated request. */
+            replayed?: boolean | null;
+            /** @description On the answer of a create that found the named sandbox. */
+            reused?: boolean | null;
+            /** @description Null: every secret. */
+            secrets?: string[] | null;
+            snapshot?: string | null;
+            /** @description `starting`, `running`, `pausing`, `paused`, `resuming`, `stopping`, `stopped`. */
+            state: string;
+            /** @description Coarse: `pending`, `active`, `paused`, `stopping`, `stopped`. */
+            status: string;
+            stopReason?: string | null;
+            /**
+             * Format: int32
+             * @description 0 = no limit.
+             */
+            timeoutSeconds: number;
+            /** @description Who commands run as unless they say: `sandbox` or `root`. */
+            user: string;
+            /** Format: int32 */
+            vcpu: number;
+        };
+        /** @description A page, oldest first. */
+        SandboxPage: {
+            data: components["schemas"]["Sandbox"][];
+            /** @description Null at the end. */
+            nextCursor?: string | null;
+        };
+        SandboxRetention: {
+            /**
+             * Format: int32
+             * @description 1 to 365; null keeps it.
+             */
+            days?: number | null;
+        };
+        /**
+         * @description Signals that may be sent; each goes to the whole tree of the process.
+         * @enum {string}
+         */
+        SignalName: "SIGTERM" | "SIGKILL" | "SIGINT" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2";
+        SignalRequest: {
+            signal: components["schemas"]["SignalName"];
+        };
+        /** @enum {string} */
+        StdinMode: "pipe";
+        StreamError: {
+            code: string;
+            hint?: string | null;
+            message: string;
+            requestId?: string | null;
+            retryable?: boolean | null;
+            /** Format: int32 */
+            status: number;
+        };
+        /** Format: date-time */
+        Time: string;
+        /** @description Files that a traced command touched; directories end in `/`. */
+        TracedFiles: {
+            read: string[];
+            truncated: boolean;
+            written: string[];
+        };
+        /** @description Fields left out stay as they are. */
+        UpdateSandbox: {
+            /** @default null */
+            autoWake?: boolean | null;
+            /**
+             * @description Adds and replaces; a null value removes a variable.
+             * @default null
+             */
+            env?: {
+                [key: string]: string | null;
+            } | null;
+            /**
+             * Format: int32
+             * @description Counted from now.
+             * @default null
+             */
+            idlePauseSeconds?: number | null;
+            /**
+             * @description Replaces all labels.
+             * @default null
+             */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * Format: int64
+             * @description Null clears it.
+             * @default null
+             */
+            maxTotalCostMicros?: number | null;
+            /**
+             * @description Null gives the name up.
+             * @default null
+             */
+            name?: string | null;
+            /** @default null */
+            onLeaseEnd?: string | null;
+            /** @default null */
+            onTimeout?: string | null;
+            /** @default null */
+            persistent?: boolean | null;
+            /** @description Null leaves. */
+            tailscale?: unknown;
+            /**
+             * Format: int32
+             * @description A new limit from now; 0 removes it.
+             * @default null
+             */
+            timeoutSeconds?: number | null;
+            /** @default null */
+            user?: string | null;
+        };
+        WakeSandbox: {
+            /**
+             * Format: int32
+             * @description Its time limit from now on; its own if left out.
+             */
+            timeoutSeconds?: number | null;
+        };
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type $defs = Record<string, never>;
+export type operations = Record<string, never>;

@@ -1,0 +1,26 @@
+/**
+ * What the surroundings know: environment variables, and whether this program runs inside a sandbox. The one place that
+ * touches Node's world; in a browser there is neither, and nothing is imported.
+ */
+
+interface NodeLike {
+  env?: Record<string, string | undefined>;
+  getBuiltinModule?: (name: string) => unknown;
+}
+
+const MARKER = "/run/runtime/environment.json";
+
+function nodeProcess(): NodeLike | undefined {
+  return (globalThis as { process?: NodeLike }).process;
+}
+
+/** The variable's value, if this runs where there are variables. */
+export function environmentVariable(name: string): string | undefined {
+  return nodeProcess()?.env?.[name];
+}
+
+/** Whether the marker of a sandbox's inside is there. */
+export function isInsideSandbox(): boolean {
+  const files = nodeProcess()?.getBuiltinModule?.("node:fs") as { existsSync?: (path: string) => boolean } | undefined;
+  return files?.existsSync?.(MARKER) ?? false;
+}

@@ -1,0 +1,121 @@
+/** The package as it is published: packed, installed beside programs, and run. */
+
+import { execFile, execFileSync } from "node:child_process";
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
+
+import { client, unique } from "../support/runtime.js";
+
+const here = fileURLToPath(new URL("../..", import.meta.url));
+const examples = process.env["RUNTIME_EXAMPLES"] ?? join(here, "../../../shared/examples");
+let place: string;
+
+beforeAll(() => {
+  if (!existsSync(join(here, "dist/index.js"))) throw new Error("npm run build first: these tests pack what it makes");
+  place = mkdtempSync(join(tmpdir(), "withruntime-"));
+  const into = join(place, "node_modules/withruntime");
+  mkdirSync(into, { recursive: true });
+  const packed = execFileSync("npm", ["pack", "--silent", "--pack-destination", place], {
+    cwd: here,
+    encoding: "utf8",
+  });
+  execFileSync("tar", ["-xzf", join(place, packed.trim()), "-C", into, "--strip-components", "1"]);
+});
+
+afterAll(() => {
+  rmSync(place, { recursive: true, force: true });
+});
+
+/** Runs a program with the environment that its README asks for. */
+function run(file: string): Promise<string> {
+  const env = { ...process.env, RUNTIME_API_URL: inject("url"), RUNTIME_API_KEY: inject("key"), NO_COLOR: "1" };
+  const tsx = join(here, "node_modules/tsx/dist/cli.mjs");
+  return new Promise((resolve, reject) => {
+    execFile(process.execPath, [tsx, file], { cwd: place, env, timeout: 60_000 }, (error, stdout, stderr) => {
+      if (error === null) resolve(stdout);
+      else reject(new Error(`${file}: ${stderr}`, { cause: error }));
+    });
+  });
+}
+
+test("has types, no dependencies, and nothing that is not needed", () => {
+  const packed = join(place, "node_modules/withruntime");
+  const manifest = JSON.parse(readFileSync(join(packed, "package.json"), "utf8")) as Record<string, unknown>;
+  expect(manifest["dependencies"]).toBeUndefined();
+  for (const file of ["dist/index.js", "dist/index.d.ts", "dist/tools/index.js", "README.md", "LICENSE"]) {
+    expect(existsSync(join(packed, file)), file).toBe(true);
+  }
+  expect(existsSync(join(packed, "src"))).toBe(false);
+  expect(existsSync(join(packed, "test"))).toBe(false);
+});
+
+test("imports nothing of Node", () => {
+  const files = readdirSync(join(here, "dist"), { recursive: true, encoding: "utf8" }).filter((name) =>
+    name.endsWith(".js"),
+  );
+  expect(files.length).toBeGreaterThan(10);
+  for (const file of files) {
+    expect(readFileSync(join(here, "dist", file), "utf8"), file).not.toMatch(/(from|import)\s*\(?["']node:|require\(/);
+  }
+});
+
+describe("the README", () => {
+  const text = readFileSync(join(here, "README.md"), "utf8");
+  const programs = [...text.matchAll(/```ts\n(import [\s\S]*?)```/g)].map(([, program]) => program ?? "");
+
+  test("has programs", () => {
+    expect(programs.length).toBeGreaterThan(1);
+  });
+
+  test.each(programs.map((program, i) => [i + 1, program] as const))("program %i runs", async (i, program) => {
+    const file = `readme-${String(i)}.mts`;
+    writeFileSync(join(place, file), program);
+    const said = await run(file);
+    const wanted = [...program.matchAll(/\/\/ prints (.*)$/gm)].map(([, line]) => line);
+    expect(said.trim().split("\n")).toEqual(wanted);
+  });
+});
+
+describe.skipIf(!existsSync(examples))("the published programs run as they stand", () => {
+  test("one turn of a conversation, twice in one sandbox", async () => {
+    cpSync(join(examples, "block1.mts"), join(place, "block1.mts"));
+    const runtime = client();
+    const turn = async (): Promise<string> => {
+      expect(await run("block1.mts")).toBe("{ ok: true, output: '45\\n', timedOut: false }\n");
+      const [sandbox, ...others] = await runtime.sandboxes.list({ name: "chat-c-42" }).toArray();
+      expect(others).toEqual([]);
+      expect(sandbox?.info).toMatchObject({ labels: { app: "chat" }, idlePauseSeconds: 120, state: "running" });
+      return sandbox?.id ?? "";
+    };
+    const id = await turn();
+    const sandbox = await runtime.sandboxes.get(id);
+    try {
+      // Between two turns it pauses, or stops where the server cannot pause.
+      await sandbox.pause().catch(() => sandbox.stop());
+      expect(await turn()).toBe(id);
+    } finally {
+      await sandbox.delete();
+    }
+  });
+
+  test("one job for each event, however often it comes", async () => {
+    cpSync(join(examples, "block2.mts"), join(place, "block2.mts"));
+    const id = unique("evt");
+    writeFileSync(
+      join(place, "twice.mts"),
+      `import { onJob } from "./block2.mts";
+       const event = { id: "${id}", command: "echo done" };
+       console.log(JSON.stringify(await onJob(event)));
+       console.log(await onJob(event).then(() => "ran again", ({ code }) => code));`,
+    );
+    const said = await run("twice.mts");
+    expect(said).toMatch(/^\{\s+exitCode: 0,\s+tail: '3\.\d+/);
+    expect(said.split("\n").slice(-3)).toEqual(['{"exitCode":0,"tail":"done\\n"}', "start_failed", ""]);
+    const runtime = client();
+    expect(await runtime.sandboxes.list({ labels: { event: id }, includeStopped: true }).toArray()).toHaveLength(1);
+    await runtime.sandboxes.deleteAll({ labels: { app: "jobs" } });
+  });
+});
