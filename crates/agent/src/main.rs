@@ -4,6 +4,8 @@
 //! One binary, four roles by name: the agent, `runtime-runner` (the parent of one command, [`runner`]), `sudo` (inside
 //! a sandbox without setuid, [`sudo`]) and `init` (of a machine with a kernel of its own, [`stage1`]).
 
+mod archive;
+mod connect;
 mod files;
 mod identity;
 mod log;
@@ -21,6 +23,7 @@ mod stage1;
 mod sudo;
 
 mod tree;
+mod uploads;
 mod users;
 mod way_out;
 
@@ -40,6 +43,7 @@ use crate::pool::Pool;
 use crate::port::{Door, Port};
 use crate::process::table::Table;
 use crate::reaper::Reaper;
+use crate::uploads::Uploads;
 use crate::way_out::WayOut;
 
 /// Processes of the sandbox user, if the host does not say.
@@ -56,6 +60,7 @@ const SOON: u32 = 50;
 pub(crate) struct Agent {
     pub(crate) table: Table,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) uploads: Uploads,
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
@@ -99,7 +104,7 @@ fn agent() -> ExitCode {
     setup::prepare();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(24)
+        .max_blocking_threads(32)
         .thread_stack_size(256 * 1024)
         .thread_keep_alive(Duration::from_secs(60))
         .build()
@@ -125,6 +130,7 @@ async fn live() -> std::io::Result<()> {
     let agent = Arc::new(Agent {
         table: Table::default(),
         pool: Arc::new(Pool::new(reaper.clone())?),
+        uploads: Uploads::default(),
         reaper,
         boot: identity::random_name(),
         way_out: WayOut::default(),
@@ -141,6 +147,10 @@ async fn live() -> std::io::Result<()> {
                 }
             }
         }
+    });
+    tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.uploads.watch().await }
     });
     if getpid().is_init() {
         tokio::spawn(sudo::server::serve(agent.clone()));

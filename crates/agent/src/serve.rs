@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::log;
 use crate::process::requests;
-use crate::{Agent, files, identity, memory, setup, shutdown};
+use crate::{Agent, archive, connect, files, identity, memory, setup, shutdown, uploads};
 
 /// Streams the host may have open: a process, its reader and a write for each, and as many file requests.
 const MAX_STREAMS: usize = 4096;
@@ -156,6 +156,18 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
         // What an ended leader left in the background is at work as well.
         Ask::GetActivity(_) => {
             Tell::Activity(Activity { live_processes: (agent.table.live() + agent.table.left_behind()) as u32 })
+        }
+        Ask::StartUpload(wanted) => uploads::start_file(agent, wanted).await?,
+        Ask::PutChunk(wanted) => uploads::put(agent, wanted, stream).await?,
+        Ask::CommitUpload(wanted) => uploads::commit(agent, wanted).await?,
+        Ask::AbortUpload(wanted) => uploads::abort(agent, wanted).await?,
+        Ask::ReadArchive(wanted) => archive::requests::read(agent, wanted, stream).await?,
+        Ask::WriteArchive(wanted) => archive::requests::write(agent, wanted, stream).await?,
+        Ask::StartArchive(wanted) => uploads::start_archive(agent, wanted).await?,
+        Ask::Resize(wanted) => requests::resize(agent, wanted).await?,
+        Ask::Connect(wanted) => {
+            connect::serve(wanted, stream).await?;
+            return Ok(None);
         }
         Ask::SetNetwork(wanted) => {
             agent.way_out.tell(wanted.way_out);

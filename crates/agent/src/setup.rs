@@ -44,6 +44,7 @@ pub(crate) fn prepare() {
     if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(RUN_DIR) {
         log!("making {RUN_DIR} failed: {error}");
     }
+    crate::uploads::sweep_left();
     let workspace = "/workspace";
     let _ = std::fs::create_dir_all(workspace);
     if std::fs::metadata(workspace).is_ok_and(|meta| meta.uid() != SANDBOX_UID)

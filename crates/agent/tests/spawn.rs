@@ -105,7 +105,8 @@ async fn without_a_reader_the_oldest_is_dropped_and_told() {
 }
 
 async fn write(guest: &Guest, id: &str, offset: u64, data: &[u8], eof: bool) -> Result<u64, i32> {
-    let mut stream = guest.open(Ask::WriteStdin(WriteStdin { process_id: id.into(), offset, eof })).await;
+    let mut stream =
+        guest.open(Ask::WriteStdin(WriteStdin { process_id: id.into(), offset, eof, append: false })).await;
     send_input(&stream.sender(), data).await;
     stream.finish().await.unwrap();
     match collect(&mut stream).await {
@@ -210,7 +211,7 @@ async fn hosts_come_and_go_in_a_flood_and_every_byte_is_had_once() {
         let mut stream = guest.open(follow(&id, got.len() as u64)).await;
         // Input on its way in the other direction when the host goes.
         let offset = written;
-        let ask = WriteStdin { process_id: id.clone(), offset, eof: false };
+        let ask = WriteStdin { process_id: id.clone(), offset, eof: false, append: false };
         let feed = guest.open(Ask::WriteStdin(ask)).await;
         send_input(&feed.sender(), &input).await;
         if round % 2 == 0 {

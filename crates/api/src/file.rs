@@ -115,6 +115,49 @@ pub struct ChmodRequest {
     pub mode: String,
 }
 
+/// A file that comes in chunks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UploadRequest {
+    pub path: String,
+    pub size: u64,
+    /// Of the whole file, in hexadecimal.
+    pub sha256: String,
+    /// Octal digits, like `644`, which it is if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+/// An archive that comes in parts, to be unpacked into a folder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ArchiveRequest {
+    pub path: String,
+    /// Said for people: what it is shows in its first bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gzip: Option<bool>,
+    /// `sandbox` or `root`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UploadStarted {
+    pub upload_id: String,
+    /// Bytes of each chunk; only the last of a file is shorter.
+    pub chunk_bytes: u64,
+    /// As it was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UploadProgress {
+    /// Bytes that are here now.
+    pub received: u64,
+}
+
 /// An answer that says only that it was done: `{}`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Empty {}

@@ -110,6 +110,8 @@ impl Scan<'_> {
                 }
             } else if let Some(option) = word.strip_prefix("--") {
                 self.option(option, &mut rest);
+            } else if let Some(long) = find_short(self.command, word) {
+                self.option(long, &mut rest);
             } else if is_short_option(word) {
                 self.mistake(unknown_option(word, self.command, &self.path));
             } else if self.command.has_subcommands() {
@@ -193,6 +195,14 @@ fn has_name(command: &Command, word: &str) -> bool {
 
 fn find_long<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command.get_arguments().find(|arg| arg.get_long() == Some(name))
+}
+
+/// The long name of a `-x` that takes no value.
+fn find_short<'a>(command: &'a Command, word: &str) -> Option<&'a str> {
+    let mut letters = word.strip_prefix('-')?.chars();
+    let letter = letters.next().filter(|_| letters.as_str().is_empty())?;
+    let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
+    arg.get_long().filter(|_| matches!(arg.get_action(), ArgAction::SetTrue))
 }
 
 /// `-x`; a lone dash and `-5` are words.

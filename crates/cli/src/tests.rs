@@ -68,6 +68,23 @@ fn options_take_their_value_either_way_and_the_last_wins() {
 }
 
 #[test]
+fn a_letter_stands_for_its_flag() {
+    let SandboxVerb::Cp(cp) = verb(&["sandboxes", "cp", "-r", "a", "w:/b"]) else { panic!("cp") };
+    assert!(cp.recursive && cp.from == "a" && cp.to == "w:/b");
+    let SandboxVerb::Logs(logs) = verb(&["sandboxes", "logs", "w", "p", "-f"]) else { panic!("logs") };
+    assert!(logs.follow);
+    assert!(mistake(&["sandboxes", "cp", "-x", "a", "w:/b"]).contains("no option -x"));
+    assert!(mistake(&["sandboxes", "cp", "-rf", "a", "w:/b"]).contains("no option -rf"));
+    let SandboxVerb::PortForward(forward) = verb(&["sandboxes", "port-forward", "w", "80", "0:5432"]) else {
+        panic!("port-forward")
+    };
+    assert_eq!(forward.ports.len(), 2);
+    assert!(mistake(&["sandboxes", "port-forward", "w", "x"]).contains("PORT"));
+    assert!(mistake(&["sandboxes", "kill", "w", "p", "--signal", "KILL"]).contains("SIGKILL"));
+    assert!(mistake(&["sandboxes", "spawn", "w"]).contains("COMMAND"));
+}
+
+#[test]
 fn flags_take_true_and_false_and_the_last_wins() {
     let no_wait = |line: &[&str]| match verb(line) {
         SandboxVerb::Create(create) => create.no_wait,
@@ -132,7 +149,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, network, network-log
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, port-forward, network, network-log
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"

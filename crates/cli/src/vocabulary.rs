@@ -30,12 +30,6 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
 
 /// Verbs of the sandbox product that come later.
 pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
-    "spawn",
-    "ps",
-    "logs",
-    "kill",
-    "shell",
-    "cp",
     "watch",
     "resize",
     "switch-image",
@@ -55,7 +49,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "metrics",
     "identity-token",
     "ssh",
-    "port-forward",
 ];
 
 /// Account commands and products that come later.

@@ -529,6 +529,12 @@ impl Sender {
         self.shared.outbox.send(frame).await.map_err(|_| ChannelError::Closed)
     }
 
+    /// True once the peer gave the stream up, or the channel is gone: nothing that is sent arrives.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.credit.is_closed()
+    }
+
     /// Says that no more will be sent. Receiving goes on.
     pub async fn finish(&self) -> Result<(), ChannelError> {
         if self.ended.swap(true, Ordering::AcqRel) {

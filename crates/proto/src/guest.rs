@@ -21,6 +21,10 @@ pub const MAX_FLOWS: usize = 1024;
 pub const PROXY_PORT: u16 = 10800;
 /// Processes started through the API that may live at once in a sandbox.
 pub const MAX_PROCESSES: usize = 1024;
+/// Bytes of one chunk of an upload; only a file's last is shorter.
+pub const UPLOAD_CHUNK: u64 = 1024 * 1024;
+/// The largest file that may be announced: the largest disk there is.
+pub const MAX_UPLOAD: u64 = 400 << 30;
 /// Ended processes that stay listed.
 pub const KEPT_ENDED: usize = 16;
 
@@ -74,7 +78,10 @@ pub struct Welcome {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 28, 29")]
+    #[prost(
+        oneof = "Ask",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
+    )]
     pub ask: Option<Ask>,
 }
 
@@ -132,6 +139,35 @@ pub enum Ask {
     /// End every process: SIGTERM, SIGKILL after the grace, sync the disks. Answers `Done`.
     #[prost(message, tag = "18")]
     Shutdown(Shutdown),
+    /// Begins a file that comes in chunks. Answers `Upload`.
+    #[prost(message, tag = "19")]
+    StartUpload(StartUpload),
+    /// `Input` follows, exactly `size` bytes; answers `Upload` once they are taken.
+    #[prost(message, tag = "20")]
+    PutChunk(PutChunk),
+    /// Of a file: compares the digest, syncs, gives it its name, answers `File`. Of an archive: answers `Done` once all
+    /// of it is unpacked and synced.
+    #[prost(message, tag = "21")]
+    CommitUpload(UploadRef),
+    /// Answers `Done`; of the file nothing is left.
+    #[prost(message, tag = "22")]
+    AbortUpload(UploadRef),
+    /// Answers `Chunk`s, then `Done`: without it the archive was cut.
+    #[prost(message, tag = "23")]
+    ReadArchive(ReadArchive),
+    /// `Input` follows: a tar, or a gzip of one; answers `Done` once all of it is unpacked and synced.
+    #[prost(message, tag = "24")]
+    WriteArchive(PathRef),
+    /// Begins an archive that comes in chunks, in order. Answers `Upload`.
+    #[prost(message, tag = "25")]
+    StartArchive(StartArchive),
+    /// Answers `Done`.
+    #[prost(message, tag = "26")]
+    Resize(Resize),
+    /// To a port of the sandbox's own loopback. Answers `Done` once connected, then `Chunk`s; `Input` is sent on. A
+    /// finish is the half-close, either way.
+    #[prost(message, tag = "27")]
+    Connect(Connect),
     /// What commands started from now on are told of the way out. Answers `Done`.
     #[prost(message, tag = "28")]
     SetNetwork(SetNetwork),
@@ -143,7 +179,7 @@ pub enum Ask {
 /// Agent to host, on a stream the host opened.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub tell: Option<Tell>,
 }
 
@@ -174,6 +210,8 @@ pub enum Tell {
     Killed(Killed),
     #[prost(message, tag = "12")]
     Activity(Activity),
+    #[prost(message, tag = "13")]
+    Upload(Upload),
 }
 
 /// Bytes that follow a request, at most [`DATA_STEP`] a message.
@@ -291,6 +329,10 @@ pub struct WriteStdin {
     pub offset: u64,
     #[prost(bool, tag = "3")]
     pub eof: bool,
+    /// After whatever was accepted, wherever that ends; waits for room until all is accepted. For terminals, where
+    /// several may type.
+    #[prost(bool, tag = "4")]
+    pub append: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -440,6 +482,88 @@ pub enum Relay {
     Proxy = 0,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub struct StartUpload {
+    /// Where it will be; its parents are made as for `WriteFile`.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    /// 32 bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub sha256: Bytes,
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    #[prost(enumeration = "User", tag = "5")]
+    pub user: i32,
+    /// Same key, same upload: a resend finds it. Empty = none.
+    #[prost(string, tag = "6")]
+    pub key: String,
+    /// The id it gets; the host makes it.
+    #[prost(string, tag = "7")]
+    pub upload_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StartArchive {
+    /// The directory it is unpacked into; made if it is missing.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(enumeration = "User", tag = "2")]
+    pub user: i32,
+    #[prost(string, tag = "3")]
+    pub key: String,
+    #[prost(string, tag = "4")]
+    pub upload_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct PutChunk {
+    #[prost(message, optional, tag = "1")]
+    pub upload: Option<UploadRef>,
+    /// Of a file: a multiple of [`UPLOAD_CHUNK`]. Of an archive: at most what was taken so far.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct UploadRef {
+    #[prost(string, tag = "1")]
+    pub upload_id: String,
+    /// Which of the two kinds is meant: the id of the other is unknown.
+    #[prost(bool, tag = "2")]
+    pub archive: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadArchive {
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(bool, tag = "2")]
+    pub gzip: bool,
+    #[prost(enumeration = "User", tag = "3")]
+    pub user: i32,
+    /// Relative to `path`; left out with all below.
+    #[prost(string, repeated, tag = "4")]
+    pub exclude: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Resize {
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+    #[prost(message, optional, tag = "2")]
+    pub size: Option<Pty>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Connect {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum ErrorCode {
@@ -462,6 +586,17 @@ pub enum ErrorCode {
     Unsupported = 13,
     /// Command and environment are longer than the kernel takes.
     TooLarge = 14,
+    NoSuchUpload = 15,
+    /// Not all of it came.
+    UploadIncomplete = 16,
+    /// What came is not what was announced.
+    DigestMismatch = 17,
+    /// As many transfers of this kind as may be are under way.
+    TransferLimit = 18,
+    /// Not a whole tar, or one that holds what is not taken.
+    InvalidArchive = 19,
+    /// Nothing listens there.
+    ConnectionRefused = 20,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -641,6 +776,18 @@ pub struct Killed {
     pub name: String,
     #[prost(uint64, tag = "3")]
     pub rss_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Upload {
+    #[prost(string, tag = "1")]
+    pub upload_id: String,
+    /// Of a file: bytes of it that are here. Of an archive: bytes taken, in order.
+    #[prost(uint64, tag = "2")]
+    pub received: u64,
+    /// True if the answer is to a key that was known before.
+    #[prost(bool, tag = "3")]
+    pub attached: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]

@@ -37,6 +37,7 @@ kinds! {
     InvalidEnv 400 "invalid_env";
     EnvTooLarge 400 "env_too_large";
     DiskTooSmall 400 "disk_too_small";
+    InvalidArchive 400 "invalid_archive";
     CwdNotFound 400 "cwd_not_found";
     Unauthorized 401 "unauthorized";
     Forbidden 403 "forbidden";
@@ -69,6 +70,9 @@ kinds! {
     DirectoryNotEmpty 409 "directory_not_empty";
     AlreadyExists 409 "already_exists";
     DiskFull 409 "disk_full";
+    UploadIncomplete 409 "upload_incomplete";
+    DigestMismatch 409 "digest_mismatch";
+    TransferLimit 409 "transfer_limit";
     RootUnavailable 409 "root_unavailable";
     UpgradeRequired 410 "upgrade_required";
     TooLarge 413 "request_too_large";

@@ -13,6 +13,7 @@ use crate::Config;
 use crate::auth::KnownCallers;
 use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
+use crate::guest::Attachments;
 use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
@@ -33,6 +34,7 @@ struct Parts {
     callers: KnownCallers,
     sandboxes: Sandboxes,
     snapshots: Snapshots,
+    attachments: Arc<Attachments>,
     /// Work that outlives the connection it came by.
     tasks: TaskTracker,
 }
@@ -77,6 +79,7 @@ impl AppState {
             callers: KnownCallers::default(),
             sandboxes: Sandboxes::default(),
             snapshots: Snapshots::default(),
+            attachments: Arc::default(),
             tasks: TaskTracker::new(),
         })))
     }
@@ -122,6 +125,10 @@ impl AppState {
 
     pub(crate) fn snapshots(&self) -> &Snapshots {
         &self.0.snapshots
+    }
+
+    pub(crate) fn attachments(&self) -> &Arc<Attachments> {
+        &self.0.attachments
     }
 
     pub(crate) fn tasks(&self) -> &TaskTracker {

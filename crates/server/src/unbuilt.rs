@@ -61,7 +61,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/browser", Kind::Unavailable, "The browser"),
     ("/desktop", Kind::Unavailable, "The desktop"),
     ("/events", Kind::Unavailable, "Events"),
-    ("/files/archive", Kind::Unavailable, "Archives"),
     ("/files/watches", Kind::Unavailable, "Watches"),
     ("/files:link", Kind::FileLinksUnavailable, "File links"),
     ("/files:revoke-links", Kind::FileLinksUnavailable, "File links"),
@@ -72,9 +71,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/previews", Kind::PreviewsUnavailable, "Previews"),
     ("/sessions", Kind::Unavailable, "Sessions"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
-    ("/terminal", Kind::Unavailable, "Terminals"),
-    ("/tunnel", Kind::Unavailable, "Tunnels"),
-    ("/uploads", Kind::Unavailable, "Chunked uploads"),
 ];
 
 /// The refusal for a path without a route, if the contract knows the path.
@@ -103,7 +99,7 @@ pub(crate) async fn refusal(
     let (id, tail) = rest.split_at(rest.find(['/', ':'])?);
     let known = OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words));
     // `GET` of a process exists; what a process traced does not yet.
-    let of_a_process = tail.starts_with("/processes/") && (tail.ends_with("/files") || tail.ends_with(":resize"));
+    let of_a_process = tail.starts_with("/processes/") && tail.ends_with("/files");
     let (kind, what) = match known {
         Some((_, kind, what)) => (*kind, *what),
         None if of_a_process => (Kind::Unavailable, "This part of processes"),

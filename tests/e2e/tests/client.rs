@@ -142,6 +142,37 @@ checks! {
         a_write_is_whole_or_not_at_all
         eight_readers_and_writers_at_once
         a_home_full_of_links_cannot_lead_a_write_out_of_what_the_user_may;
+    transfers:
+        a_large_file_is_written_whole_with_its_mode
+        chunks_come_in_any_order_and_again
+        what_cannot_be_uploaded_is_refused
+        an_upload_rides_through_a_crash_of_the_server
+        what_a_stop_left_unfinished_is_removed_at_the_restart
+        a_full_disk_ends_an_upload_and_frees_what_it_took
+        folders_go_up_and_come_down_the_same
+        archives_leave_out_what_is_named_and_see_what_root_sees
+        an_archive_that_cannot_be_read_whole_is_cut
+        hostile_archives_reach_nothing_outside
+        a_large_archive_rides_through_a_crash_of_the_server;
+    terminals:
+        a_process_with_a_terminal
+        a_resize_reaches_the_program
+        the_end_of_input_is_told_to_a_terminal
+        a_terminal_shows_a_shell
+        a_terminal_runs_what_it_is_told_as_whom_and_where
+        a_full_screen_of_bytes_comes_exactly
+        several_terminals_show_one_process
+        a_shell_is_hung_up_when_its_terminal_goes
+        twelve_terminals_and_no_more
+        a_terminal_goes_on_after_a_crash_of_the_server
+        sockets_are_refused_as_the_contract_says
+        a_stop_ends_what_is_open
+        ports_are_forwarded_byte_for_byte
+        a_server_that_speaks_first_is_heard
+        a_tunnel_by_hand
+        who_sends_past_the_credit_is_cut_off
+        a_reader_that_is_slow_loses_nothing_and_holds_up_nobody_else
+        many_connections_of_one_tunnel_are_kept_apart;
     idempotency:
         a_repeated_create_answers_the_same_sandbox
         another_request_under_the_same_key_is_refused

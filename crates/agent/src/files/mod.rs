@@ -11,12 +11,14 @@ pub(crate) mod remove;
 mod transfer;
 pub(crate) mod write;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use runtime_host::credentials::Acting;
 use runtime_proto::guest::{ErrorCode, FileInfo, FileKind, GuestError, User};
-use rustix::fs::{AtFlags, CWD, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -24,7 +26,7 @@ pub(crate) use error::FileError;
 
 use crate::users::users;
 
-/// Workers that may be at file work at once: half of all. The others are for what ends processes and starts them, which
+/// Workers that may be at file work at once: 12 of 32. Twelve more may be at archives. The others are for what ends processes and starts them, which
 /// no slow disk or endless tree may hold up.
 static PLACES: Semaphore = Semaphore::const_new(12);
 
@@ -82,6 +84,22 @@ pub(crate) fn absolute(path: &str) -> Result<PathBuf, GuestError> {
         return Err(invalid("is longer than a path may be"));
     }
     Ok(Path::new(path).components().filter(|part| *part != Component::CurDir).collect())
+}
+
+/// Opens a directory in a directory, and nothing through a link. Not by `O_DIRECTORY`: with it gVisor follows a link in
+/// spite of `O_NOFOLLOW`. What was opened is compared with what bears the name.
+pub(crate) fn open_dir(parent: impl AsFd, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let named = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if kind_of(&named) != FileKind::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let fd = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&fd)?;
+    if (stat.st_dev, stat.st_ino) != (named.st_dev, named.st_ino) {
+        return Err(Errno::LOOP);
+    }
+    Ok(fd)
 }
 
 /// Everything about one path, links not followed.

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use runtime_proto::guest::{ErrorCode, Remove, Removed, Tell};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 
-use super::{FileError, absolute, act};
+use super::{FileError, absolute, act, open_dir};
 use crate::Agent;
 use crate::serve::Answer;
 
@@ -64,8 +64,7 @@ struct Level {
 }
 
 fn enter(parent: impl AsFd, name: &CStr) -> Result<Level, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let fd = open_dir(parent, name)?;
     let stat = rustix::fs::fstat(&fd)?;
     let identity = (stat.st_dev, stat.st_ino);
     let entries = Dir::read_from(&fd)?;

@@ -13,7 +13,7 @@ use runtime_proto::guest::{ErrorCode, FileKind};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, RenameFlags, Stat, renameat_with};
 
 use super::remove::remove;
-use super::{FileError, kind_of};
+use super::{FileError, kind_of, open_dir};
 use crate::identity::random_name;
 
 /// Names of what is under way: nothing the guest is likely to use.
@@ -112,8 +112,7 @@ enum Step {
 
 fn names(dir: &Path) -> Result<Vec<PathBuf>, FileError> {
     use std::os::unix::ffi::OsStrExt;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(dir, flags, Mode::empty()).map_err(FileError::at("listing", dir))?;
+    let fd = open_dir(CWD, dir).map_err(FileError::at("listing", dir))?;
     let mut buffer = Vec::with_capacity(32 * 1024);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
     let mut found = Vec::new();
@@ -155,8 +154,7 @@ fn link(from: &Path, to: &Path) -> Result<(), FileError> {
 }
 
 fn finish_dir(path: &Path, stat: &Stat) -> Result<(), FileError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(FileError::at("opening the directory", path))?;
+    let fd = open_dir(CWD, path).map_err(FileError::at("opening the directory", path))?;
     let dir = File::from(fd);
     dir.set_times(times(stat)).map_err(FileError::at("setting the times of", path))?;
     rustix::fs::fchmod(&dir, Mode::from_raw_mode(stat.st_mode & 0o7777))

@@ -136,7 +136,7 @@ fn write(path: &Path, mode: u32, mut parts: mpsc::Receiver<Part>) -> Result<Opti
 }
 
 /// The parent directory; made with its own parents below the home, nowhere else.
-fn open_parent(parent: &Path) -> Result<OwnedFd, FileError> {
+pub(crate) fn open_parent(parent: &Path) -> Result<OwnedFd, FileError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::open(parent, flags, Mode::empty()) {
         Ok(fd) => return Ok(fd),

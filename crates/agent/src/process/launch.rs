@@ -1,7 +1,7 @@
 //! From a request to a running command: what it is given, and which answer a failure is.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use runtime_host::reap::End;
 use runtime_host::spawn::Step;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::output::Output;
 use super::stdin::Stdin;
 use super::supervise::{self, Ends};
-use super::{Phase, Proc, State, now};
+use super::{Phase, Proc, State, now, terminal};
 use crate::Agent;
 use crate::order::{Order, Reply};
 use crate::pool::Runner;
@@ -48,9 +48,6 @@ fn refuse(code: ErrorCode, message: impl Into<String>) -> GuestError {
 
 /// Starts a process, or joins the one that its key names (then `true`).
 pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> Result<(Arc<Proc>, bool), GuestError> {
-    if wish.pty.is_some() {
-        return Err(refuse(ErrorCode::Unsupported, "starting a process: this agent has no terminals yet"));
-    }
     let order = make_order(agent, &command, wish)?;
     let id = if command.process_id.is_empty() { crate::identity::random_name() } else { command.process_id.clone() };
     let mut output = Output::new(wish.head_limit, !wish.binary);
@@ -63,14 +60,15 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
         command: shown(&command),
         cwd: String::from_utf8_lossy(&order.cwd).into_owned(),
         user: command.user,
-        pty: false,
+        pty: wish.pty.is_some(),
         binary: wish.binary,
         exec: wish.exec,
         timeout_ms: command.timeout_ms,
         started: std::time::Instant::now(),
         started_at: now(),
         output,
-        stdin: Stdin::new(wish.stdin),
+        stdin: Stdin::new(wish.stdin || wish.pty.is_some()),
+        terminal: Mutex::default(),
         state: watch::Sender::new(State::default()),
         helpers: watch::Sender::default(),
     };
@@ -83,7 +81,7 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
     let launch = tokio::spawn({
         let (agent, proc) = (agent.clone(), proc.clone());
         async move {
-            if let Err(error) = launch(&agent, &proc, &order, wish.stdin).await {
+            if let Err(error) = launch(&agent, &proc, &order, wish).await {
                 agent.table.withdraw(&proc);
                 proc.stdin.shut();
                 proc.output.close();
@@ -99,19 +97,13 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
     Ok((proc, false))
 }
 
-async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool) -> Result<(), GuestError> {
-    let (out_ours, out_theirs) = output_pipe(order)?;
-    let (err_ours, err_theirs) = output_pipe(order)?;
-    let (stdin_ours, stdin_theirs) = if stdin {
-        let (theirs, ours) = new_pipe()?;
-        let ours = pipe::Sender::from_owned_fd(nonblocking(ours)?).map_err(|error| no_pipe(&error))?;
-        (Some(ours), Some(theirs))
-    } else {
-        (None, None)
+async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, wish: Wish) -> Result<(), GuestError> {
+    let (ends, theirs) = match wish.pty {
+        Some(size) => terminal_ends(proc, order, size)?,
+        None => pipe_ends(order, wish.stdin)?,
     };
-    let stdin_fd: BorrowedFd<'_> = stdin_theirs.as_ref().map_or(agent.pool.null(), AsFd::as_fd);
     let mark = agent.reaper.mark();
-    let stdio = [stdin_fd, out_theirs.as_fd(), err_theirs.as_fd()];
+    let stdio = theirs.stdio(agent);
     let mut begun = None;
     for _ in 0..ATTEMPTS {
         begun = begin(agent, order, stdio).await?;
@@ -122,7 +114,7 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
     let Some((runner, reply, pid)) = begun else {
         return Err(refuse(ErrorCode::Busy, "starting a process: runners are killed as they come"));
     };
-    drop((stdin_theirs, out_theirs, err_theirs));
+    drop(theirs);
     match (reply, pid) {
         (Reply::Started, Some(pid)) => {
             let runner_pid = runner.pid;
@@ -132,7 +124,6 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
                 state.runner = Some(runner_pid);
                 state.tree = true;
             });
-            let ends = Ends { stdout: out_ours, stderr: err_ours, stdin: stdin_ours };
             tokio::spawn(supervise::watch(agent.clone(), proc.clone(), runner, ends, mark));
             Ok(())
         }
@@ -142,6 +133,56 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, stdin: bool
         }
         _ => Err(confused(runner)),
     }
+}
+
+/// The process's ends: its standard descriptors.
+enum Theirs {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
+}
+
+impl Theirs {
+    fn stdio<'a>(&'a self, agent: &'a Agent) -> [BorrowedFd<'a>; 3] {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => {
+                [stdin.as_ref().map_or(agent.pool.null(), AsFd::as_fd), stdout.as_fd(), stderr.as_fd()]
+            }
+            Self::Terminal(terminal) => [terminal.as_fd(); 3],
+        }
+    }
+}
+
+fn pipe_ends(order: &Order, stdin: bool) -> Result<(Ends, Theirs), GuestError> {
+    let (stdout, stdout_theirs) = output_pipe(order)?;
+    let (stderr, stderr_theirs) = output_pipe(order)?;
+    let (stdin, stdin_theirs) = if stdin {
+        let (theirs, ours) = new_pipe()?;
+        let ours = pipe::Sender::from_owned_fd(nonblocking(ours)?).map_err(|error| no_pipe(&error))?;
+        (Some(ours), Some(theirs))
+    } else {
+        (None, None)
+    };
+    let theirs = Theirs::Pipes { stdin: stdin_theirs, stdout: stdout_theirs, stderr: stderr_theirs };
+    Ok((Ends { stdout, stderr: Some(stderr), stdin }, theirs))
+}
+
+/// One end for both directions: all output is standard output.
+fn terminal_ends(proc: &Proc, order: &Order, size: Pty) -> Result<(Ends, Theirs), GuestError> {
+    let failed = |error: &std::io::Error| {
+        let code = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::AGAIN) => ErrorCode::Busy,
+            _ => ErrorCode::Internal,
+        };
+        refuse(code, format!("opening a terminal for a process: {error}"))
+    };
+    let (ours, theirs) = terminal::open(size, order.uid).map_err(|error| failed(&error.into()))?;
+    let ours = nonblocking(ours)?;
+    let copy = || rustix::io::fcntl_dupfd_cloexec(&ours, 3).map_err(|error| failed(&error.into()));
+    // A terminal is polled as a pipe is.
+    let stdin = pipe::Sender::from_owned_fd_unchecked(copy()?).map_err(|error| failed(&error))?;
+    let stdout = pipe::Receiver::from_owned_fd_unchecked(copy()?).map_err(|error| failed(&error))?;
+    proc.set_terminal(Some(ours));
+    Ok((Ends { stdout, stderr: None, stdin: Some(stdin) }, Theirs::Terminal(theirs)))
 }
 
 /// Gives the order to a runner and hears whether it began. `None`: the runner was killed before anything ran, which a
@@ -202,8 +243,9 @@ fn not_started(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, step: Step, 
                 Errno::ACCESS => (126, format!("{name}: Permission denied\n")),
                 other => (126, format!("{name}: cannot run it: {other}\n")),
             };
-            proc.output.push_now(Which::Stderr, text.as_bytes());
+            proc.output.push_now(if proc.pty { Which::Stdout } else { Which::Stderr }, text.as_bytes());
             proc.output.close();
+            proc.set_terminal(None);
             proc.stdin.shut();
             proc.state.send_modify(|state| {
                 state.phase = Phase::Ended { end: Some(End::Code(code)), at: now(), duration_ms: 0 };
@@ -295,7 +337,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
     if argv[0].is_empty() {
         return Err(invalid("the program has no name"));
     }
-    let env = environment(user, agent.way_out.variables(), &command.env);
+    let env = environment(user, agent.way_out.variables(), &command.env, wish.pty.is_some());
     if env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
         return Err(invalid("a variable's name is empty or holds '='"));
     }
@@ -323,7 +365,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
         groups: identity.groups,
         max_processes: agent.process_limit(identity_uid),
         kill_leftovers: wish.exec,
-        terminal: false,
+        terminal: wish.pty.is_some(),
     })
 }
 
@@ -339,7 +381,7 @@ pub(crate) fn candidates(name: &[u8], path: &str) -> Vec<Vec<u8>> {
 }
 
 /// The guest's own variables, those of the way out, then the caller's; a later one replaces an earlier.
-fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar]) -> Vec<(String, String)> {
+fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar], terminal: bool) -> Vec<(String, String)> {
     let (name, home) = match user {
         User::Sandbox => (SANDBOX_NAME, HOME),
         User::Root => ("root", "/root"),
@@ -352,8 +394,8 @@ fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar]) -> Vec<(S
         ("PATH", PATH),
         ("LANG", "C.UTF-8"),
     ];
-    let mut env: Vec<(String, String)> =
-        own.iter().chain(way_out).map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let own = own.iter().chain(terminal.then_some(&terminal::TERM)).chain(way_out);
+    let mut env: Vec<(String, String)> = own.map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let mut places: std::collections::HashMap<String, usize> =
         env.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
     for var in extra {
@@ -383,12 +425,11 @@ mod tests {
     #[test]
     fn later_variables_win() {
         let var = |name: &str, value: &str| EnvVar { name: name.into(), value: value.into() };
-        let env = environment(
-            User::Sandbox,
-            &[("P", "p")],
-            &[var("A", "1"), var("HOME", "/x"), var("A", "2"), var("P", "q")],
-        );
+        let given = [var("A", "1"), var("HOME", "/x"), var("A", "2"), var("P", "q")];
+        let env = environment(User::Sandbox, &[("P", "p")], &given, true);
         let get = |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
         assert_eq!((get("A"), get("HOME"), get("USER"), get("P")), (vec!["2"], vec!["/x"], vec!["runtime"], vec!["q"]));
+        assert_eq!(get("TERM"), ["xterm-256color"]);
+        assert_eq!(environment(User::Sandbox, &[], &[], false).iter().find(|(name, _)| name == "TERM"), None);
     }
 }

@@ -6,8 +6,11 @@ pub(crate) mod requests;
 pub(crate) mod stdin;
 pub(crate) mod supervise;
 pub(crate) mod table;
+pub(crate) mod terminal;
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use runtime_host::reap::End;
@@ -33,6 +36,8 @@ pub(crate) struct Proc {
     pub(crate) started_at: u64,
     pub(crate) output: Output,
     pub(crate) stdin: Stdin,
+    /// Our end of its terminal, while it lives.
+    pub(crate) terminal: Mutex<Option<OwnedFd>>,
     pub(crate) state: watch::Sender<State>,
     /// Runners of commands that its tree started under `sudo`.
     pub(crate) helpers: watch::Sender<BTreeSet<i32>>,
@@ -115,6 +120,15 @@ impl Proc {
             duration_ms,
             leftovers,
         }
+    }
+
+    /// Does something with its terminal; `None` if it has none, or none any more.
+    pub(crate) fn with_terminal<T>(&self, act: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+        self.terminal.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
+    }
+
+    pub(crate) fn set_terminal(&self, terminal: Option<OwnedFd>) {
+        *self.terminal.lock().unwrap_or_else(PoisonError::into_inner) = terminal;
     }
 
     pub(crate) fn add_helper(&self, runner: i32) {

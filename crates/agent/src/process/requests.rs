@@ -4,23 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use runtime_proto::channel::{ChannelError, Stream};
+use runtime_proto::channel::{ChannelError, Sender, Stream};
 use runtime_proto::guest::{
-    Chunk, DATA_STEP, ErrorCode, Exec, ExecDone, Follow, GuestError, Lost, Output as Which, Signal, Spawn, Tell,
-    WriteStdin, Written, decode_input,
+    Chunk, DATA_STEP, ErrorCode, Exec, ExecDone, Follow, GuestError, Lost, Output as Which, Resize, Signal, Spawn,
+    Tell, WriteStdin, Written, decode_input,
 };
 
 use super::launch::{Wish, start};
 use super::output::{Heads, Piece, Reader};
 use super::supervise::signal_tree;
-use super::{Phase, Proc};
+use super::{Phase, Proc, terminal};
 use crate::serve::{Answer, tell};
-use crate::{Agent, tree};
+use crate::{Agent, setup, tree};
 
 /// Input that one `WriteStdin` may bring.
 const MAX_WRITE: usize = 1024 * 1024;
 /// What both heads may take to travel with the end, in one frame.
 const INLINE: usize = 40 * 1024;
+const SIGWINCH: i32 = 28;
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 const MAX_HEAD: u64 = 8 * 1024 * 1024;
 
 pub(crate) async fn exec(agent: &Arc<Agent>, exec: Exec, stream: &mut Stream) -> Answer {
@@ -98,6 +100,13 @@ async fn feed_until_settled(proc: &Arc<Proc>, stream: &mut Stream) -> Result<(),
             return Ok(());
         }
         offset += input.data.len() as u64;
+    }
+}
+
+/// The same after the host has sent all: by looking now and then.
+async fn given_up(sender: Sender) {
+    while !sender.is_closed() {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -179,13 +188,40 @@ pub(crate) async fn write_stdin(agent: &Arc<Agent>, write: WriteStdin, stream: &
             return Err(GuestError::new(ErrorCode::Invalid, "writing standard input: more than 1 MiB at once").into());
         }
     }
-    match proc.stdin.write(write.offset, &data, write.eof) {
+    let written = if write.append {
+        // A terminal that nobody reads holds up whoever types, not the others.
+        tokio::select! {
+            written = proc.stdin.append(&data) => written,
+            () = given_up(stream.sender()) => return Err(ChannelError::Reset.into()),
+        }
+    } else {
+        proc.stdin.write(write.offset, &data, write.eof)
+    };
+    match written {
         Ok(offset) => Ok(Tell::Written(Written { offset })),
         Err(error) => {
             let message = format!("writing to process {}: {error}", proc.id);
             Err(GuestError::new(ErrorCode::Invalid, message).into())
         }
     }
+}
+
+pub(crate) async fn resize(agent: &Arc<Agent>, wanted: Resize) -> Answer {
+    let proc = agent.table.get(&wanted.process_id)?;
+    let invalid = |why: &str| GuestError::new(ErrorCode::Invalid, format!("resizing process {}: {why}", proc.id));
+    let size = wanted.size.ok_or_else(|| invalid("the size is missing"))?;
+    if !proc.pty {
+        return Err(invalid("it has no terminal").into());
+    }
+    proc.begun().await?;
+    // One that has ended has nothing to resize, and that is fine.
+    match proc.with_terminal(|terminal| terminal::resize(terminal, size)) {
+        Some(Err(error)) => return Err(invalid(&error.to_string()).into()),
+        // gVisor keeps the size and tells nobody; whoever does not care ignores the signal.
+        Some(Ok(())) if setup::user_space_kernel() => signal_tree(&proc, SIGWINCH).await,
+        Some(Ok(())) | None => {}
+    }
+    Ok(crate::serve::done())
 }
 
 pub(crate) async fn signal(agent: &Arc<Agent>, signal: Signal) -> Answer {

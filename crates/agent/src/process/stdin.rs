@@ -7,6 +7,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
+/// What a terminal takes for the end of input at the start of a line.
+const END: u8 = 4;
 /// Bytes accepted that the process has not read yet.
 const BUFFER: usize = 1024 * 1024;
 
@@ -72,6 +74,31 @@ impl Stdin {
         Ok(inner.accepted)
     }
 
+    /// Accepts all of `data` after whatever was accepted before, waiting for room, and answers the new total.
+    pub(crate) async fn append(&self, mut data: &[u8]) -> Result<u64, StdinError> {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let mut inner = self.lock();
+                let accepted = inner.accepted;
+                if !inner.open || inner.eof {
+                    return Err(StdinError::Closed { accepted });
+                }
+                let taken = data.len().min(BUFFER - inner.waiting.len());
+                inner.waiting.extend(&data[..taken]);
+                inner.accepted += taken as u64;
+                data = &data[taken..];
+                self.more.notify_waiters();
+                if data.is_empty() {
+                    return Ok(inner.accepted);
+                }
+            }
+            room.await;
+        }
+    }
+
     /// Accepts all of `data`, waiting for room. False once the process takes no more.
     pub(crate) async fn write_all(&self, mut offset: u64, mut data: &[u8]) -> bool {
         loop {
@@ -105,7 +132,8 @@ impl Stdin {
     }
 
     /// Carries accepted bytes into the pipe until end of input, or until nobody reads it.
-    pub(crate) async fn carry(&self, mut pipe: pipe::Sender) {
+    pub(crate) async fn carry(&self, mut pipe: pipe::Sender, terminal: bool) {
+        let mut last = b'\n';
         loop {
             let more = self.more.notified();
             tokio::pin!(more);
@@ -119,12 +147,18 @@ impl Stdin {
             if !open {
                 return;
             }
-            if !piece.is_empty() {
+            if let Some(end) = piece.last() {
+                last = *end;
                 self.room.notify_waiters();
                 if pipe.write_all(&piece).await.is_err() {
                     return self.shut();
                 }
             } else if eof {
+                if terminal {
+                    // A terminal is not closed but told: once for what stands on the line, once for the end.
+                    let end: &[u8] = if last == b'\n' { &[END] } else { &[END, END] };
+                    let _ = pipe.write_all(end).await;
+                }
                 return;
             } else {
                 more.await;
@@ -148,6 +182,22 @@ mod tests {
         assert_eq!(stdin.write(6, b"", true), Ok(6));
         assert_eq!(stdin.write(6, b"g", false), Err(StdinError::Closed { accepted: 6 }));
         assert_eq!(stdin.lock().waiting, b"abcdef");
+    }
+
+    #[tokio::test]
+    async fn an_appended_write_waits_for_room_and_stands_after_all_others() {
+        let stdin = Stdin::new(true);
+        stdin.write(0, b"first ", false).unwrap();
+        assert_eq!(stdin.append(b"second").await, Ok(12));
+        let more = vec![7; BUFFER];
+        let long = stdin.append(&more);
+        tokio::pin!(long);
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, &mut long).await.is_err());
+        stdin.lock().waiting.clear();
+        stdin.room.notify_waiters();
+        assert_eq!(long.await, Ok(12 + BUFFER as u64));
+        stdin.shut();
+        assert!(stdin.append(b"x").await.is_err());
     }
 
     #[test]

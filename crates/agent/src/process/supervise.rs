@@ -42,7 +42,8 @@ thread_local! {
 /// Our ends of a process's pipes.
 pub(crate) struct Ends {
     pub(crate) stdout: pipe::Receiver,
-    pub(crate) stderr: pipe::Receiver,
+    /// None of its own for one with a terminal.
+    pub(crate) stderr: Option<pipe::Receiver>,
     pub(crate) stdin: Option<pipe::Sender>,
 }
 
@@ -51,11 +52,14 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
     let (hurry, hurried) = tokio_watch::channel(false);
     let mut readers = [
         tokio::spawn(read(proc.clone(), ends.stdout, Which::Stdout, hurried.clone())),
-        tokio::spawn(read(proc.clone(), ends.stderr, Which::Stderr, hurried)),
+        match ends.stderr {
+            Some(stderr) => tokio::spawn(read(proc.clone(), stderr, Which::Stderr, hurried)),
+            None => tokio::spawn(async {}),
+        },
     ];
     let feeder = ends.stdin.map(|pipe| {
         let proc = proc.clone();
-        tokio::spawn(async move { proc.stdin.carry(pipe).await })
+        tokio::spawn(async move { proc.stdin.carry(pipe, proc.pty).await })
     });
 
     let reply = {
@@ -178,6 +182,7 @@ async fn finish(
         both.await;
     }
     proc.output.close();
+    proc.set_terminal(None);
     agent.table.ended(proc);
     proc.state.send_modify(|state| state.settled = true);
 }
@@ -321,8 +326,22 @@ async fn read(proc: Arc<Proc>, pipe: pipe::Receiver, which: Which, mut hurried: 
     proc.output.push_now(which, &held);
     if *hurried.borrow() {
         // Somebody else holds the other end: it must neither block nor be told of a broken pipe.
-        tokio::spawn(discard(pipe));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = discard(pipe) => {}
+                () = tree_gone(&proc) => {}
+            }
+        });
     }
+}
+
+/// A terminal does not tell on every kernel that its last user is gone. A pipe does, and is not looked after by this.
+async fn tree_gone(proc: &Proc) {
+    if !proc.pty {
+        return std::future::pending().await;
+    }
+    let mut state = proc.state.subscribe();
+    let _ = state.wait_for(|state| state.settled && !state.tree).await;
 }
 
 async fn discard(pipe: pipe::Receiver) {
@@ -360,6 +379,7 @@ mod tests {
             started_at: 0,
             output: Output::new(1024, true),
             stdin: Stdin::new(false),
+            terminal: std::sync::Mutex::default(),
             state: tokio_watch::channel(State::default()).0,
             helpers: tokio_watch::channel(BTreeSet::new()).0,
         })

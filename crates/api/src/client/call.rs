@@ -32,6 +32,8 @@ pub struct Call<'a> {
     room: Duration,
     deadline: Duration,
     key: Option<String>,
+    /// The key of an upgrade to a WebSocket.
+    upgrade: Option<String>,
 }
 
 impl<'a> Call<'a> {
@@ -48,6 +50,7 @@ impl<'a> Call<'a> {
             room: Duration::ZERO,
             deadline: DEFAULT_DEADLINE,
             key,
+            upgrade: None,
         }
     }
 
@@ -58,6 +61,11 @@ impl<'a> Call<'a> {
 
     pub(super) fn bytes(mut self, bytes: Bytes) -> Self {
         self.body = Some(("application/octet-stream", bytes));
+        self
+    }
+
+    pub(super) fn upgrade(mut self, key: &str) -> Self {
+        self.upgrade = Some(key.to_owned());
         self
     }
 
@@ -173,6 +181,10 @@ impl<'a> Call<'a> {
         if let Some(seconds) = self.prefer_wait {
             request = request.header("prefer", format!("wait={seconds}"));
         }
+        if let Some(key) = &self.upgrade {
+            request = request.header("connection", "Upgrade").header("upgrade", "websocket");
+            request = request.header("sec-websocket-version", "13").header("sec-websocket-key", key);
+        }
         if let Some((kind, bytes)) = &self.body {
             request = request.header("content-type", *kind).body(bytes.clone());
         }
@@ -182,7 +194,8 @@ impl<'a> Call<'a> {
             Ok(Err(source)) => return Err(ClientError::transport(origin, source)),
             Err(_) => return Err(ClientError::silent(origin, ANSWER_STARTS_WITHIN.as_secs())),
         };
-        if response.status().is_success() {
+        let switched = self.upgrade.is_some() && response.status() == reqwest::StatusCode::SWITCHING_PROTOCOLS;
+        if response.status().is_success() || switched {
             return Ok(response);
         }
         let status = response.status().as_u16();

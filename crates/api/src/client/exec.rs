@@ -104,18 +104,14 @@ impl Client {
         }
         let route = format!("{}:exec", path(&["v1", "sandboxes", sandbox]));
         let response = self.post(route, &body).accept(NDJSON).open().await?;
-        Ok(ExecStream {
-            client: self.clone(),
-            sandbox: sandbox.to_owned(),
-            process: None,
-            cursor: 0,
-            source: Some(Source::new(response, None)),
-            ready: VecDeque::new(),
-            ended: false,
-            empty_closes: 0,
-            failing_since: None,
-            failures: 0,
-        })
+        let source = Some(Source::new(response, None));
+        Ok(ExecStream { source, ..ExecStream::new(self, sandbox) })
+    }
+
+    /// Follows a process that runs, or ran, from a byte of its output on. Connects at the first event.
+    #[must_use]
+    pub fn follow(&self, sandbox: &str, process: &str, cursor: u64) -> ExecStream {
+        ExecStream { process: Some(process.to_owned()), cursor, ..ExecStream::new(self, sandbox) }
     }
 
     /// Sends a signal to a process and everything it started.
@@ -126,6 +122,21 @@ impl Client {
 }
 
 impl ExecStream {
+    fn new(client: &Client, sandbox: &str) -> Self {
+        Self {
+            client: client.clone(),
+            sandbox: sandbox.to_owned(),
+            process: None,
+            cursor: 0,
+            source: None,
+            ready: VecDeque::new(),
+            ended: false,
+            empty_closes: 0,
+            failing_since: None,
+            failures: 0,
+        }
+    }
+
     /// Known from the start event on.
     #[must_use]
     pub fn process_id(&self) -> Option<&str> {

@@ -15,6 +15,8 @@ mod record;
 mod retry;
 mod sandboxes;
 mod snapshots;
+mod socket;
+mod uploads;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub use origin::{BadOrigin, Origin};
 pub use record::Record;
 pub use retry::ROOM_CODES;
 pub use sandboxes::{ListFilter, looks_like_id};
+pub use socket::{Frame, SocketSink, SocketStream, refusal};
+pub use uploads::{ArchiveDownload, ArchiveUpload, CHUNKS_AT_ONCE};
 
 /// How long a call may take, waiting and retries included, unless it says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(300);

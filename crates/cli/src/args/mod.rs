@@ -63,7 +63,7 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: spawn, ps, logs, kill, shell, cp, watch, resize, ssh."
+Not in this version: watch, resize, ssh."
     )]
     Sandboxes {
         #[command(subcommand)]

@@ -4,7 +4,10 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::State;
 
-use super::values::{Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, integer, pair, volume};
+pub use super::values::Forward;
+use super::values::{
+    Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, forward, integer, pair, volume,
+};
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxVerb {
@@ -129,6 +132,60 @@ Examples:
   runtime sandboxes files worker /etc --depth 2
   runtime sandboxes files worker --glob '**/*.py'")]
     Files(FilesArgs),
+
+    /// Copy a file or a folder into a sandbox, or out of one.
+    #[command(after_help = "\
+Exactly one side is in a sandbox: SANDBOX:/absolute/path. A target that ends with / or is a directory takes the copy inside,
+under the name of the source. Modes are kept. A file appears whole or not at all.
+
+Examples:
+  runtime sandboxes cp data.csv worker:/workspace/
+  runtime sandboxes cp -r ./src worker:/workspace/src
+  runtime sandboxes cp -r worker:/workspace/out ./results")]
+    Cp(CpArgs),
+
+    /// Open a terminal in a sandbox.
+    #[command(after_help = "\
+The exit code is the shell's. What is piped in is typed, and then the end of input.
+
+Examples:
+  runtime sandboxes shell worker
+  runtime sandboxes shell worker --command python3
+  echo 'ls -la' | runtime sandboxes shell worker")]
+    Shell(ShellArgs),
+
+    /// Start a process that lives on, and print its id.
+    #[command(after_help = "\
+Everything after `--` is the command: one word is a shell line, several are a program and its arguments.
+
+Examples:
+  runtime sandboxes spawn worker -- python3 -m http.server 8000
+  runtime sandboxes spawn worker --pty -- top")]
+    Spawn(SpawnArgs),
+
+    /// List a sandbox's processes, and those that ended lately.
+    Ps(OneArgs),
+
+    /// Print what a process has said.
+    #[command(after_help = "\
+The last MiB of a process's output is kept.
+
+Examples:
+  runtime sandboxes logs worker 0198c0de-0000-7000-8000-000000000000
+  runtime sandboxes logs worker 0198c0de-0000-7000-8000-000000000000 -f")]
+    Logs(LogsArgs),
+
+    /// Send a signal to a process and all that it started.
+    Kill(KillArgs),
+
+    /// Reach ports of a sandbox on this machine, until Ctrl-C.
+    #[command(after_help = "\
+PORT is the same here and there; LOCAL:REMOTE names both, and 0 takes any that is free here.
+
+Examples:
+  runtime sandboxes port-forward worker 8000
+  runtime sandboxes port-forward worker 5433:5432 8080:80")]
+    PortForward(ForwardArgs),
 
     /// Show what a sandbox may reach, or replace it.
     #[command(after_help = "\
@@ -555,4 +612,94 @@ pub struct FilesArgs {
     /// Names that begin with a dot as well.
     #[arg(long)]
     pub hidden: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CpArgs {
+    /// What to copy: a path here, or SANDBOX:/path.
+    #[arg(value_name = "FROM")]
+    pub from: String,
+
+    /// Where to: a path here, or SANDBOX:/path.
+    #[arg(value_name = "TO")]
+    pub to: String,
+
+    /// Directories with all that is in them.
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShellArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// What runs in the terminal; `bash -l` if left out.
+    #[arg(long)]
+    pub command: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SpawnArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Give it a terminal of 120 by 40.
+    #[arg(long)]
+    pub pty: bool,
+
+    /// Where the command starts.
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Option<String>,
+
+    /// A variable for this command; repeatable.
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = env_pair)]
+    pub env: Vec<(String, String)>,
+
+    /// The command, word for word.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// The process's id.
+    pub process: String,
+
+    /// Stay with it until it ends.
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// The process's id.
+    pub process: String,
+
+    /// Which signal.
+    #[arg(long, default_value = "SIGTERM", value_parser = PossibleValuesParser::new(SIGNALS))]
+    pub signal: String,
+}
+
+/// What the API sends.
+const SIGNALS: [&str; 7] = ["SIGTERM", "SIGKILL", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
+
+#[derive(Debug, Args)]
+pub struct ForwardArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// PORT, or LOCAL:REMOTE; repeatable.
+    #[arg(required = true, value_name = "PORT", value_parser = forward)]
+    pub ports: Vec<Forward>,
+
+    /// Where to listen here.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub address: std::net::IpAddr,
 }

@@ -17,6 +17,25 @@ pub fn word(text: &str) -> Result<String, String> {
     if text.trim().is_empty() { Err("needs a value".into()) } else { Ok(text.to_owned()) }
 }
 
+/// A port here and the one there that it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forward {
+    /// 0: any that is free.
+    pub local: u16,
+    pub remote: u16,
+}
+
+/// `PORT` or `LOCAL:REMOTE`.
+pub fn forward(text: &str) -> Result<Forward, String> {
+    let wrong = || "must be PORT or LOCAL:REMOTE, each from 1 to 65535 (LOCAL may be 0)".to_owned();
+    let port = |text: &str| integer(text).ok().and_then(|port| u16::try_from(port).ok()).ok_or_else(wrong);
+    let (local, remote) = match text.split_once(':') {
+        Some((local, remote)) => (port(local)?, port(remote)?),
+        None => (port(text)?, port(text)?),
+    };
+    if remote == 0 { Err(wrong()) } else { Ok(Forward { local, remote }) }
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold more signs.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -133,6 +152,15 @@ pub fn show_dollars(micros: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports() {
+        assert_eq!(forward("80"), Ok(Forward { local: 80, remote: 80 }));
+        assert_eq!(forward("0:5432"), Ok(Forward { local: 0, remote: 5432 }));
+        for wrong in ["", "0", "1:0", "70000", "1:70000", "a", "1:2:3", "-1", "+1", ":1", "1:"] {
+            assert!(forward(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn whole_numbers_are_digits() {

@@ -188,7 +188,7 @@ impl Kept {
 }
 
 /// Writes in a thread of its own: a reader that is slow must not keep a signal from being seen.
-async fn pass_on(to: OutputStream, data: Bytes) -> Result<(), Failure> {
+pub(super) async fn pass_on(to: OutputStream, data: Bytes) -> Result<(), Failure> {
     let write = move || -> io::Result<()> {
         match to {
             OutputStream::Stdout => {

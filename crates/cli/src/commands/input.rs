@@ -93,7 +93,7 @@ fn base64_length(bytes: usize) -> usize {
 
 fn too_large() -> UsageError {
     UsageError::new("the input is larger than 1 MiB")
-        .hint("Put it into the sandbox as a file instead; `runtime sandboxes cp`, which will do that, is not in this version.")
+        .hint("Put it into the sandbox as a file instead: runtime sandboxes cp FILE SANDBOX:/workspace/")
 }
 
 #[cfg(test)]

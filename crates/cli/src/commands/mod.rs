@@ -2,15 +2,19 @@
 
 mod account;
 mod command;
+mod cp;
 mod create;
 mod exec;
 mod files;
+mod forward;
 mod input;
 mod lifecycle;
 mod ls;
 mod network;
 mod overview;
+mod process;
 mod run;
+mod shell;
 mod show;
 mod snapshots;
 mod up;
@@ -66,6 +70,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
     match &verb {
         SandboxVerb::Run(run) => command::words(&run.command, "run")?,
         SandboxVerb::Exec(exec) => command::words(&exec.command, "exec <sandbox>")?,
+        SandboxVerb::Cp(cp) => cp::check(cp)?,
         SandboxVerb::Update(update) => update::needs_something(update)?,
         _ => {}
     }
@@ -87,6 +92,13 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Rm(args) => lifecycle::remove(&context, &args.sandbox).await,
         SandboxVerb::Cat(args) => files::cat(&context, args).await,
         SandboxVerb::Files(args) => files::files(&context, args).await,
+        SandboxVerb::Cp(args) => cp::cp(&context, args).await,
+        SandboxVerb::Shell(args) => shell::shell(&context, args).await,
+        SandboxVerb::Spawn(args) => process::spawn(&context, args).await,
+        SandboxVerb::Ps(args) => process::ps(&context, &args.sandbox).await,
+        SandboxVerb::Logs(args) => process::logs(&context, args).await,
+        SandboxVerb::Kill(args) => process::kill(&context, args).await,
+        SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
         SandboxVerb::Network(args) => network::network(&context, &args).await,
         SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
     }

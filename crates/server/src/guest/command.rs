@@ -18,7 +18,7 @@ use crate::sandboxes::{check_env, env_map};
 use crate::{AppState, Caller};
 
 /// Text of a command line, which the agent takes apart for the kernel.
-const COMMAND_BYTES: usize = 1024 * 1024;
+pub(super) const COMMAND_BYTES: usize = 1024 * 1024;
 /// Text of one argument: what the kernel takes (MAX_ARG_STRLEN: 32 pages, the closing NUL among it).
 const ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 const ARGUMENTS: usize = 4096;
@@ -99,6 +99,11 @@ impl Wanted {
             timeout_ms: fields.opt("timeoutMs", int(1..=LONGEST_TIMEOUT_MS)),
             trace_files: fields.opt("traceFiles", boolean).unwrap_or(false),
         }
+    }
+
+    /// A shell line for a terminal.
+    pub(crate) fn line(shell: String, cwd: Option<String>, user: Option<CommandUser>) -> Self {
+        Self { shell: Some(shell), cwd: cwd.unwrap_or_default(), user, ..Self::default() }
     }
 
     /// What is refused under codes of its own, after the fields themselves were found right.
@@ -191,7 +196,7 @@ fn any_text(given: Given<'_>) -> Checked<String> {
     }
 }
 
-fn program_text(most: usize) -> impl Fn(Given<'_>) -> Checked<String> {
+pub(super) fn program_text(most: usize) -> impl Fn(Given<'_>) -> Checked<String> {
     move |given| {
         let text = any_text(given)?;
         if text.contains('\0') {

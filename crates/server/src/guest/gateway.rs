@@ -65,8 +65,16 @@ impl Guest {
         Self { node, id, row, stay: None }
     }
 
+    pub(super) fn id(&self) -> SandboxId {
+        self.id
+    }
+
     pub(crate) fn memory_mib(&self) -> u64 {
         self.row.shape.memory_mib
+    }
+
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.row.shape.disk_mib << 20
     }
 
     pub(crate) fn around(&self) -> Surroundings {
@@ -146,6 +154,17 @@ impl Guest {
             () = &mut feeding => {}
         }
         Ok(stream.only().await?)
+    }
+
+    /// The same for work that may be done twice.
+    pub(crate) async fn with_input_again(&self, ask: Ask, data: Bytes) -> Result<Tell, Asked> {
+        let mut breaks = 0;
+        loop {
+            match self.with_input(ask.clone(), data.clone()).await {
+                Err(error) if error.is_broken() && self.may_ask_again(&mut breaks).await? => {}
+                other => return other,
+            }
+        }
     }
 
     /// Runs a command to its end.
@@ -272,7 +291,7 @@ pub(crate) enum Asked {
 
 impl Asked {
     /// Whether it ran is not known.
-    fn is_broken(&self) -> bool {
+    pub(super) fn is_broken(&self) -> bool {
         match self {
             Self::Node(NodeError::Channel(error)) | Self::Agent(AskError::Channel(error)) => {
                 matches!(error, ChannelError::Closed | ChannelError::Reset)
@@ -351,7 +370,7 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
         Ok(ErrorCode::Invalid) => return ApiError::wrong(field, shown(&error.message)),
         // The whole of arguments and variables; a single one that is too long was refused before.
         Ok(ErrorCode::TooLarge) => Kind::EnvTooLarge,
-        Ok(ErrorCode::NoSuchProcess) => Kind::NotFound,
+        Ok(ErrorCode::NoSuchProcess | ErrorCode::NoSuchUpload) => Kind::NotFound,
         Ok(ErrorCode::ProcessLimit) => Kind::ProcessLimit,
         Ok(ErrorCode::CwdNotFound) => Kind::CwdNotFound,
         Ok(ErrorCode::FileNotFound) => Kind::FileNotFound,
@@ -361,13 +380,17 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
         Ok(ErrorCode::DirectoryNotEmpty) => Kind::DirectoryNotEmpty,
         Ok(ErrorCode::AlreadyExists) => Kind::AlreadyExists,
         Ok(ErrorCode::DiskFull) => Kind::DiskFull,
+        Ok(ErrorCode::UploadIncomplete) => Kind::UploadIncomplete,
+        Ok(ErrorCode::DigestMismatch) => Kind::DigestMismatch,
+        Ok(ErrorCode::TransferLimit) => Kind::TransferLimit,
+        Ok(ErrorCode::InvalidArchive) => Kind::InvalidArchive,
         Ok(ErrorCode::Unsupported) => Kind::Unavailable,
         Ok(ErrorCode::Busy) => {
             let error = AskError::Guest(error);
             return ApiError::fault(Kind::GuestBusy, "the sandbox's agent is out of room", &error)
                 .retry_after(ASK_AGAIN);
         }
-        Ok(ErrorCode::Internal) | Err(_) => {
+        Ok(ErrorCode::Internal | ErrorCode::ConnectionRefused) | Err(_) => {
             let error = AskError::Guest(error);
             return ApiError::fault(Kind::GuestFailed, "the sandbox's agent failed", &error);
         }
@@ -375,6 +398,7 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
     let text = shown(&error.message);
     let refusal = ApiError::new(kind, text);
     match kind {
+        Kind::TransferLimit => refusal.hint("End or abort transfers that are under way, or ask again later."),
         Kind::ProcessLimit => refusal.hint("End processes that are not needed; 1,024 may live in a sandbox at once."),
         Kind::DiskFull => refusal.hint("Remove files, or use a sandbox with a larger diskMiB."),
         Kind::EnvTooLarge => refusal.hint("The kernel bounds arguments and variables; write large values to a file."),
@@ -410,6 +434,11 @@ mod tests {
             (E::Busy, 503, "guest_busy"),
             (E::Unsupported, 501, "unavailable"),
             (E::TooLarge, 400, "env_too_large"),
+            (E::NoSuchUpload, 404, "not_found"),
+            (E::UploadIncomplete, 409, "upload_incomplete"),
+            (E::DigestMismatch, 409, "digest_mismatch"),
+            (E::TransferLimit, 409, "transfer_limit"),
+            (E::InvalidArchive, 400, "invalid_archive"),
         ] {
             let error = from_guest(GuestError::new(code, "why"), "path");
             assert_eq!((error.status(), error.kind().code()), (status, word), "{code:?}");

@@ -1,4 +1,4 @@
-//! Routes into a sandbox: commands, processes, files.
+//! Routes into a sandbox: commands, processes, terminals, tunnels, files, uploads, archives.
 //!
 //! A handler checks what was sent, takes the [`gateway`] into the sandbox, asks its agent once and converts the answer;
 //! nothing of it is kept here. Output that goes on after the answer began is a [`stream`] over pieces that [`output`]
@@ -7,6 +7,7 @@
 //! A path `…/{id}:verb` is written `…/{id}/~verb` in `#[utoipa::path]`: the router cannot match a literal after a
 //! parameter in one segment. The HTTP layer rewrites what comes in, the document what goes out.
 
+mod archives;
 mod command;
 mod content;
 mod convert;
@@ -15,13 +16,18 @@ mod files;
 mod gateway;
 mod output;
 mod processes;
+mod sockets;
 mod stream;
+mod terminal;
+mod tunnel;
+mod uploads;
 
 #[cfg(test)]
 mod broken_tests;
 #[cfg(test)]
 mod scripted;
 
+pub(crate) use sockets::Attachments;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -35,6 +41,9 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(processes::output))
         .routes(routes!(processes::write))
         .routes(routes!(processes::signal))
+        .routes(routes!(processes::resize))
+        .routes(routes!(terminal::open))
+        .routes(routes!(tunnel::open))
         .routes(routes!(content::read, content::write))
         .routes(routes!(files::list))
         .routes(routes!(files::stat))
@@ -42,4 +51,13 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(files::remove))
         .routes(routes!(files::rename))
         .routes(routes!(files::chmod))
+        .routes(routes!(archives::read, archives::write))
+        .routes(routes!(archives::start))
+        .routes(routes!(archives::put))
+        .routes(routes!(archives::commit))
+        .routes(routes!(archives::abort))
+        .routes(routes!(uploads::start))
+        .routes(routes!(uploads::put))
+        .routes(routes!(uploads::commit))
+        .routes(routes!(uploads::abort))
 }

@@ -8,11 +8,11 @@ use runtime_api::exec::ExecEvent;
 use runtime_api::file::Empty;
 use runtime_api::process::{
     InputAnswer, InputRequest, OutputEncoding, OutputPoll, ProcessInfo, ProcessList, ProcessRequest, ProcessState,
-    SignalName, SignalRequest, StdinMode,
+    PtySize, SignalName, SignalRequest, StdinMode,
 };
 use runtime_proto::guest::{
-    Ask, Chunk, Follow, KEPT_ENDED, MAX_PROCESSES, Nothing, Process, ProcessRef, RETAINED_OUTPUT, Signal, Spawn, Tell,
-    WriteStdin,
+    Ask, Chunk, Follow, KEPT_ENDED, MAX_PROCESSES, Nothing, Process, ProcessRef, Pty, RETAINED_OUTPUT, Resize, Signal,
+    Spawn, Tell, WriteStdin,
 };
 use runtime_proto::node::AskError;
 
@@ -67,6 +67,7 @@ pub(super) async fn spawn(State(app): State<AppState>, Path(id): Path<String>, c
 struct How {
     stdin_pipe: bool,
     binary: bool,
+    pty: Option<Pty>,
 }
 
 fn read(call: &Call) -> Result<(Wanted, How), ApiError> {
@@ -75,26 +76,24 @@ fn read(call: &Call) -> Result<(Wanted, How), ApiError> {
         fields.wrong("stdinMode", "must not be given together with stdin or stdinBase64");
     }
     let wanted = Wanted::read(&mut fields);
+    if fields.has("pty") && (fields.has("stdin") || fields.has("stdinBase64")) {
+        fields.wrong("pty", "must not be given together with stdin or stdinBase64: a terminal is written to");
+    }
     let how = How {
         stdin_pipe: fields.opt("stdinMode", one_of(&[("pipe", StdinMode::Pipe)])).is_some(),
         binary: fields
             .opt("outputEncoding", one_of(&[("utf8", OutputEncoding::Utf8), ("base64", OutputEncoding::Base64)]))
             == Some(OutputEncoding::Base64),
+        pty: fields.opt("pty", object(size)),
     };
-    let pty = fields.opt("pty", object(size));
     fields.finish()?;
     wanted.check()?;
-    if pty.is_some() {
-        return Err(ApiError::new(Kind::Unavailable, "Terminals are not on this server yet.")
-            .hint("Leave pty out; a process is fed with stdinMode \"pipe\" and :write."));
-    }
     Ok((wanted, how))
 }
 
-fn size(mut fields: Fields) -> Checked<()> {
-    fields.need("cols", int(1..=10_000_u32));
-    fields.need("rows", int(1..=10_000_u32));
-    fields.checked(())
+fn size(mut fields: Fields) -> Checked<Pty> {
+    let size = Pty { cols: fields.need("cols", int(1..=10_000_u32)), rows: fields.need("rows", int(1..=10_000_u32)) };
+    fields.checked(size)
 }
 
 async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Call) -> Result<Answer, ApiError> {
@@ -108,7 +107,7 @@ async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Ca
         command: Some(wanted.into_command(&around, timeout_ms, process_key(&call), process_id.clone())),
         stdin_pipe: how.stdin_pipe,
         has_stdin: stdin.is_some(),
-        pty: None,
+        pty: how.pty,
         exec: false,
         binary: how.binary,
     };
@@ -290,7 +289,7 @@ async fn feed(app: AppState, id: String, process: String, call: Call) -> Result<
     let most = offset + data.len() as u64;
 
     let guest = Guest::reach(&app, &call.caller, &id).await?;
-    let ask = Ask::WriteStdin(WriteStdin { process_id: process_id(&process)?, offset, eof });
+    let ask = Ask::WriteStdin(WriteStdin { process_id: process_id(&process)?, offset, eof, append: false });
     match guest.with_input(ask, data).await.map_err(|error| error.with("offset"))? {
         // A client takes no offset beyond what it sent, even if the process has more.
         Tell::Written(written) if written.offset >= offset => {
@@ -302,6 +301,39 @@ async fn feed(app: AppState, id: String, process: String, call: Call) -> Result<
         )),
         _ => Err(from_ask(AskError::Unexpected)),
     }
+}
+
+/// Give the terminal of a process another size.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/processes/{process}/~resize",
+    tag = "commands",
+    params(("id" = String, Path, description = "A sandbox"), ("process" = String, Path, description = "A process")),
+    request_body = PtySize,
+    responses((status = 200, body = Empty))
+)]
+pub(super) async fn resize(
+    State(app): State<AppState>,
+    Path((id, process)): Path<(String, String)>,
+    call: Call,
+) -> Response {
+    app.answer_once(call, move |app, call| async move {
+        call.no_query()?;
+        let mut fields = call.fields()?;
+        let size =
+            Pty { cols: fields.need("cols", int(1..=10_000_u32)), rows: fields.need("rows", int(1..=10_000_u32)) };
+        fields.finish()?;
+        let guest = Guest::reach(&app, &call.caller, &id).await?;
+        match guest
+            .again(Ask::Resize(Resize { process_id: process_id(&process)?, size: Some(size) }))
+            .await
+            .map_err(|error| error.with("process"))?
+        {
+            Tell::Done(_) => Ok(Answer::json(&Empty {})?.keep(Keep::Later)),
+            _ => Err(from_ask(AskError::Unexpected)),
+        }
+    })
+    .await
 }
 
 /// Send a signal to a process and all that it started; one that has ended takes none, and that is fine.

@@ -152,13 +152,6 @@ async fn what_is_not_built_says_so() {
     for (method, path, code) in [
         ("POST", "{s}/files:link", "file_links_unavailable"),
         ("POST", "{s}/files:revoke-links", "file_links_unavailable"),
-        ("POST", "{s}/uploads", "unavailable"),
-        ("PUT", "{s}/uploads/u?offset=0", "unavailable"),
-        ("POST", "{s}/uploads/u:commit", "unavailable"),
-        ("GET", "{s}/files/archive?path=/", "unavailable"),
-        ("PUT", "{s}/files/archive?path=/", "unavailable"),
-        ("POST", "{s}/files/archive/uploads", "unavailable"),
-        ("POST", "{s}/files/archive/uploads/u:commit", "unavailable"),
         ("POST", "{s}/files/watches", "unavailable"),
         ("GET", "{s}/files/watches/w/events", "unavailable"),
     ] {

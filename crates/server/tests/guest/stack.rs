@@ -22,8 +22,8 @@ use crate::node::{LocalNode, agent_binary};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stack {
-    address: std::net::SocketAddr,
-    key: String,
+    pub(crate) address: std::net::SocketAddr,
+    pub(crate) key: String,
     pub(crate) sandbox: String,
     pub(crate) node: Arc<LocalNode>,
     dir: tempfile::TempDir,
