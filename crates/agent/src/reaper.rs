@@ -53,7 +53,7 @@ impl Reaper {
     pub(crate) fn collect(&self) -> bool {
         let mut inner = self.lock();
         let mut lost_runner = false;
-        while let Ok(Reaped::Child(pid, end)) = reap_any(false) {
+        while let Ok(Reaped::Child(pid, end)) = reap_any() {
             if inner.runners.remove(&pid) {
                 lost_runner = true;
                 if let Some(waiter) = inner.runner_waits.remove(&pid) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use prost::Message;
 use runtime_host::fdpass;
 use runtime_host::frugal::{SYS_ADMIN, SYS_RESOURCE, withhold_capability};
-use runtime_host::reap::{Reaped, peek_any, reap_any, wait_for};
+use runtime_host::reap::{Endings, Reaped, peek_any, reap_any, wait_for};
 use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
 use rustix::process::{Resource, getrlimit};
 
@@ -46,20 +46,27 @@ pub(crate) fn main(socket: UnixStream) -> ExitCode {
             }
         }
     }
+    let endings = match Endings::watch() {
+        Ok(endings) => endings,
+        Err(error) => {
+            log!("watching for the ends of commands failed: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // Ends when the agent does, or does not speak as it should: either way nothing may be left.
-    let _ = serve(&socket);
+    let _ = serve(&socket, &endings);
     end_all();
     ExitCode::SUCCESS
 }
 
-fn serve(socket: &UnixStream) -> io::Result<()> {
+fn serve(socket: &UnixStream, endings: &Endings) -> io::Result<()> {
     while let Some((order, fds)) = receive(socket)? {
         let started = start(socket, &order, &fds);
         drop(fds);
         match started {
             Ok(pid) => {
                 reply(socket, Reply::Started)?;
-                attend(socket, pid, order.kill_leftovers)?;
+                attend(socket, endings, pid, order.kill_leftovers)?;
             }
             Err(error) => {
                 let errno = error.source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
@@ -159,20 +166,25 @@ fn is_file(path: &CString, order: &Order) -> bool {
     std::path::Path::new(std::ffi::OsStr::from_bytes(&order.cwd)).join(path).is_file()
 }
 
-/// Stays with the command until nothing of it is left.
-fn attend(socket: &UnixStream, leader: i32, kill_leftovers: bool) -> io::Result<()> {
+/// Stays with the command until nothing of it is left, or the agent is gone.
+fn attend(socket: &UnixStream, endings: &Endings, leader: i32, kill_leftovers: bool) -> io::Result<()> {
     let end = loop {
-        let Some((pid, end)) = peek_any()? else { return Err(io::ErrorKind::NotFound.into()) };
-        if pid == leader {
-            reply(socket, Reply::Ending { end: end.number() })?;
-        }
-        wait_for(pid)?;
-        if pid == leader {
-            break end;
+        match peek_any()? {
+            Reaped::Child(pid, end) => {
+                if pid == leader {
+                    reply(socket, Reply::Ending { end: end.number() })?;
+                }
+                wait_for(pid)?;
+                if pid == leader {
+                    break end;
+                }
+            }
+            Reaped::NoneYet => next_end(socket, endings)?,
+            Reaped::NoChildren => return Err(io::ErrorKind::NotFound.into()),
         }
     };
     loop {
-        match reap_any(false)? {
+        match reap_any()? {
             Reaped::Child(..) => {}
             Reaped::NoChildren => return reply(socket, Reply::Ended { end: end.number(), empty: true }),
             Reaped::NoneYet => break,
@@ -182,9 +194,20 @@ fn attend(socket: &UnixStream, leader: i32, kill_leftovers: bool) -> io::Result<
     if kill_leftovers {
         end_all();
     } else {
-        while reap_any(true)? != Reaped::NoChildren {}
+        loop {
+            match reap_any()? {
+                Reaped::Child(..) => {}
+                Reaped::NoneYet => next_end(socket, endings)?,
+                Reaped::NoChildren => break,
+            }
+        }
     }
     reply(socket, Reply::Empty)
+}
+
+/// Waits for a child to end. No order comes while one is carried out: what can be read is the agent's end.
+fn next_end(socket: &UnixStream, endings: &Endings) -> io::Result<()> {
+    if endings.wait_or(socket)? { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
 /// Kills everything below this process until nothing is.
@@ -193,7 +216,7 @@ fn end_all() {
     let mut pause = Duration::from_millis(1);
     loop {
         loop {
-            match reap_any(false) {
+            match reap_any() {
                 Ok(Reaped::Child(..)) => {}
                 Ok(Reaped::NoneYet) => break,
                 Ok(Reaped::NoChildren) | Err(_) => return,

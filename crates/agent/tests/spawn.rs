@@ -268,3 +268,27 @@ async fn a_first_reader_has_time_to_come() {
     assert_eq!(chunks.iter().map(|chunk| chunk.data.len()).sum::<usize>(), 3_000_004);
     guest.close().await;
 }
+
+/// Runners wait for their commands and for the agent: neither hides the other.
+#[tokio::test]
+async fn commands_end_with_an_agent_that_was_killed() {
+    let mut guest = Guest::start().await;
+    let marks = ["86401.25", "86402.25", "86403.25"];
+    let leader = guest.spawn(spawn(shell(&format!("sleep {} & exec sleep {}", marks[0], marks[1])))).await;
+    let left = guest.spawn(spawn(shell(&format!("sleep {} &", marks[2])))).await;
+    guest.until(&left.id, |process| process.state == ProcessState::Exited as i32).await;
+    let started = async {
+        while marks.iter().any(|mark| processes_with(mark).is_empty()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(WAIT, started).await.expect("all three run");
+    assert!(alive(leader.pid));
+    guest.child.kill().await.unwrap();
+    let gone = async {
+        while marks.iter().any(|mark| !processes_with(mark).is_empty()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(WAIT, gone).await.expect("nothing of them is left");
+}

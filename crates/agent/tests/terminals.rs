@@ -93,6 +93,7 @@ async fn what_is_typed_is_read_resized_and_signalled() {
     let plain = guest.spawn(spawn(shell("sleep 100"))).await;
     let refused = guest.one(Ask::Resize(Resize { process_id: plain.id, size })).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Invalid);
+    guest.close().await;
 }
 
 #[tokio::test]
@@ -109,6 +110,30 @@ async fn the_end_of_input_is_typed() {
         assert!(text(&chunks).ends_with("over\r\n"), "{typed:?}");
         assert_eq!(ended.exit_code, Some(0));
     }
+}
+
+/// Each of the 256, in the order that has every one follow every other.
+fn every_pair() -> Vec<u8> {
+    (0..=255_u8).flat_map(|one| (0..=255_u8).flat_map(move |other| [one, other])).collect()
+}
+
+#[tokio::test]
+async fn a_raw_terminal_passes_every_byte_both_ways() {
+    let guest = Guest::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let (typed, shown) = (dir.path().join("typed"), dir.path().join("shown"));
+    let data = every_pair();
+    std::fs::write(&shown, &data).unwrap();
+    let line =
+        format!("stty raw -echo; printf ready; head -c {} > {}; cat {}", data.len(), typed.display(), shown.display());
+    let process = guest.spawn(terminal(&line)).await;
+    guest.until(&process.id, |process| process.output_bytes >= 5).await;
+    type_in(&guest, &process.id, &data).await.unwrap();
+    let (chunks, lost, ended) = guest.follow(&process.id, 0).await;
+    let seen: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.data.to_vec()).collect();
+    assert_eq!((lost, ended.exit_code), (0, Some(0)));
+    assert!(std::fs::read(&typed).unwrap() == data, "what was typed");
+    assert!(seen.strip_prefix(b"ready").unwrap() == data, "what was shown");
 }
 
 #[tokio::test]
@@ -188,7 +213,8 @@ async fn a_connection_that_cannot_be_or_is_cut_says_so() {
         // A reset there is a reset here, never an end.
         let (socket, _) = listener.accept().await.unwrap();
         stream.send(encode(&Input { data: Bytes::from_static(b"unread") })).await.unwrap();
-        socket.readable().await.unwrap();
+        // A look at the bytes themselves: what was just accepted counts as readable.
+        assert_eq!(socket.peek(&mut [0; 8]).await.unwrap(), 6);
         drop(socket);
         let cut = tokio::time::timeout(WAIT, stream.recv()).await.unwrap();
         assert_eq!(cut, Err(ChannelError::Reset));

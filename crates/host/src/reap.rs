@@ -1,8 +1,11 @@
 //! Collecting children, and how they ended.
 
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus};
-use std::io;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +44,9 @@ pub enum Reaped {
 }
 
 /// Collects one ended child of this process, whichever it is.
-pub fn reap_any(block: bool) -> io::Result<Reaped> {
-    let options = if block { WaitOptions::empty() } else { WaitOptions::NOHANG };
+pub fn reap_any() -> io::Result<Reaped> {
     loop {
-        match rustix::process::wait(options) {
+        match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) => {
                 if let Some(end) = End::from_status(status) {
                     return Ok(Reaped::Child(pid.as_raw_nonzero().get(), end));
@@ -85,24 +87,73 @@ pub fn wait_for(pid: i32) -> io::Result<End> {
     }
 }
 
-/// Waits until some child has ended and says how, without collecting it: were this process to die now, the child's end
-/// would not be lost with it. `None` = there are no children.
-pub fn peek_any() -> io::Result<Option<(i32, End)>> {
+/// A child that has ended and how, without collecting it: were this process to die now, the child's end would not be
+/// lost with it.
+pub fn peek_any() -> io::Result<Reaped> {
     loop {
         // SAFETY: zero is a valid value of this plain structure, which the kernel fills in.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
         // SAFETY: `info` lives through the call, which only writes to it.
-        let result = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        let result = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options) };
         if result == 0 {
-            // SAFETY: after a successful waitid these fields are the ones filled in.
+            // SAFETY: after a successful waitid these fields are filled in, or still zero where no child has ended.
             let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-            let end = if info.si_code == libc::CLD_EXITED { End::Code(status) } else { End::Signal(status) };
-            return Ok(Some((pid, end)));
+            return Ok(match info.si_code {
+                _ if pid == 0 => Reaped::NoneYet,
+                libc::CLD_EXITED => Reaped::Child(pid, End::Code(status)),
+                _ => Reaped::Child(pid, End::Signal(status)),
+            });
         }
         match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
+            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Reaped::NoChildren),
             error if error.kind() == io::ErrorKind::Interrupted => {}
             error => return Err(error),
+        }
+    }
+}
+
+/// Word of children that ended, for who waits for something else as well.
+#[derive(Debug)]
+pub struct Endings {
+    signals: OwnedFd,
+}
+
+impl Endings {
+    /// Call once, in the only thread of the process: it blocks SIGCHLD, which [`crate::spawn::spawn`] undoes for what it
+    /// starts.
+    pub fn watch() -> io::Result<Self> {
+        // SAFETY: a signal set is plain bits for which zero is valid; it lives through the calls, which only read or
+        // fill it. The descriptor is new and nobody else's.
+        let signals = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        Ok(Self { signals })
+    }
+
+    /// Returns once a child has ended since the last call, or `other` can be read or has ended (then `true`). What ended
+    /// before the first call is told to it as well.
+    pub fn wait_or(&self, other: impl AsFd) -> io::Result<bool> {
+        let other = other.as_fd();
+        let mut both = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
+        match rustix::event::poll(&mut both, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let readable = !both[1].revents().is_empty();
+        // One record stands for all that came; the rest is asked of the children themselves.
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.signals, &mut record) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(readable),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -70,8 +70,34 @@ pub struct ExecStream {
     ready: VecDeque<ExecEvent>,
     ended: bool,
     empty_closes: u32,
-    failing_since: Option<Instant>,
-    failures: u32,
+    failing: Failing,
+}
+
+/// Failures in a row: how many, and since when.
+#[derive(Debug, Default)]
+struct Failing {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Failing {
+    /// A connection that only says why it fails is one more failure and ends no row of them.
+    fn heard(&mut self, line: &Value) {
+        if kind(line) != Some("error") {
+            *self = Self::default();
+        }
+    }
+
+    /// A failure that may pass is forgotten for a while; any other is the caller's.
+    fn tolerate(&mut self, error: ClientError, now: Instant) -> Result<()> {
+        let passes = error.code == "connection_error" || error.status == 429 || error.status >= 500;
+        let since = *self.since.get_or_insert(now);
+        if !passes || error.server_retryable == Some(false) || now.duration_since(since) > FAILING {
+            return Err(error);
+        }
+        self.count += 1;
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -132,8 +158,7 @@ impl ExecStream {
             ready: VecDeque::new(),
             ended: false,
             empty_closes: 0,
-            failing_since: None,
-            failures: 0,
+            failing: Failing::default(),
         }
     }
 
@@ -160,8 +185,7 @@ impl ExecStream {
                 Read::Line(line) => {
                     source.spoke = true;
                     self.empty_closes = 0;
-                    self.failing_since = None;
-                    self.failures = 0;
+                    self.failing.heard(&line);
                     self.take(&line)?;
                 }
                 Read::Closed => self.closed(source_spoke(&self.source))?,
@@ -170,7 +194,7 @@ impl ExecStream {
                     if self.process.is_none() {
                         return Err(error);
                     }
-                    self.tolerate(error)?;
+                    self.failing.tolerate(error, Instant::now())?;
                 }
             }
         }
@@ -195,7 +219,7 @@ impl ExecStream {
         let Some(process) = &self.process else {
             return Err(dropped("the stream was cut before the command started"));
         };
-        let tries = self.failures + self.empty_closes;
+        let tries = self.failing.count + self.empty_closes;
         if tries > 0 {
             tokio::time::sleep(Duration::from_millis(50).saturating_mul(1 << tries.min(7)).min(Duration::from_secs(5)))
                 .await;
@@ -208,23 +232,12 @@ impl ExecStream {
                 self.source = Some(Source::new(response, Some(SILENCE)));
                 Ok(())
             }
-            Err(error) => self.tolerate(error),
+            Err(error) => self.failing.tolerate(error, Instant::now()),
         }
-    }
-
-    /// A failure that may pass is forgotten for a while; any other ends the stream.
-    fn tolerate(&mut self, error: ClientError) -> Result<()> {
-        let passes = error.code == "connection_error" || error.status == 429 || error.status >= 500;
-        let since = *self.failing_since.get_or_insert_with(Instant::now);
-        if !passes || error.server_retryable == Some(false) || since.elapsed() > FAILING {
-            return Err(error);
-        }
-        self.failures += 1;
-        Ok(())
     }
 
     fn take(&mut self, line: &Value) -> Result<()> {
-        match line.get("type").and_then(Value::as_str) {
+        match kind(line) {
             Some("start") => {
                 let process =
                     line.get("processId").and_then(Value::as_str).ok_or_else(|| bad("a start without a process id"))?;
@@ -251,7 +264,7 @@ impl ExecStream {
                 self.source = None;
                 let body = line.get("error").cloned().unwrap_or_default();
                 let status = body.get("status").and_then(Value::as_u64).and_then(|status| u16::try_from(status).ok());
-                self.tolerate(ClientError::from_body(status.unwrap_or(0), &body))?;
+                self.failing.tolerate(ClientError::from_body(status.unwrap_or(0), &body), Instant::now())?;
             }
             // A later server may say more.
             _ => {}
@@ -279,6 +292,10 @@ impl ExecStream {
         }
         Ok(())
     }
+}
+
+fn kind(line: &Value) -> Option<&str> {
+    line.get("type").and_then(Value::as_str)
 }
 
 fn source_spoke(source: &Option<Source>) -> bool {
@@ -319,4 +336,33 @@ fn exit(line: &Value) -> Exit {
 
 fn dropped(message: &str) -> ClientError {
     ClientError::local("connection_error", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Found with a server that answered each connection with an error: following it never ended.
+    #[test]
+    fn error_lines_are_failures_in_a_row_and_end_none() {
+        let body = json!({"code": "engine_unavailable", "message": "not now", "status": 503});
+        let line = json!({"type": "error", "error": body});
+        let begun = Instant::now();
+        let mut failing = Failing::default();
+        let fail_at = |failing: &mut Failing, seconds| {
+            failing.heard(&line);
+            failing.tolerate(ClientError::from_body(503, &body), begun + Duration::from_secs(seconds))
+        };
+        for (count, seconds) in [(1, 0), (2, 150), (3, 300)] {
+            fail_at(&mut failing, seconds).unwrap();
+            assert_eq!((failing.since, failing.count), (Some(begun), count));
+        }
+        assert_eq!(fail_at(&mut failing, 301).unwrap_err().code, "engine_unavailable");
+        // Anything else that is said is an end of it.
+        failing.heard(&json!({"type": "heartbeat"}));
+        fail_at(&mut failing, 400).unwrap();
+        assert_eq!(failing.count, 1);
+    }
 }
