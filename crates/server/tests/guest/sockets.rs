@@ -306,8 +306,11 @@ async fn nothing_follows_an_opening_too_soon() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
+        // Kept: the end of one would come between the frames of the next.
+        let mut open = Vec::new();
         while let Ok((mut socket, _)) = listener.accept().await {
             let _ = socket.write_all(b"220 hello").await;
+            open.push(socket);
         }
     });
     let mut tunnel = Tunnel::open(&stack).await;
