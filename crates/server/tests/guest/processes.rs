@@ -75,7 +75,6 @@ async fn what_processes_refuse() {
     let made = spawn(&stack, json!({"argv": ["true"]})).await;
     let at = format!("{{s}}/processes/{}", made["id"].as_str().unwrap());
     for (path, body, status, code) in [
-        ("{s}/processes".to_owned(), json!({"command": "x", "pty": {"cols": 80, "rows": 24}}), 501, "unavailable"),
         ("{s}/processes".to_owned(), json!({"command": "x", "pty": {"cols": 0}}), 400, "invalid_request"),
         ("{s}/processes".to_owned(), json!({"command": "x", "stream": true}), 400, "invalid_request"),
         ("{s}/processes".to_owned(), json!({"command": "x", "stdinMode": "file"}), 400, "invalid_request"),
@@ -84,7 +83,7 @@ async fn what_processes_refuse() {
         (format!("{at}:write"), json!({"base64": "", "data": "", "offset": 0}), 400, "invalid_request"),
         (format!("{at}:write"), json!({"base64": "?", "offset": 0}), 400, "invalid_request"),
         (format!("{at}:write"), json!({"data": "x"}), 400, "invalid_request"),
-        (format!("{at}:resize"), json!({"cols": 80, "rows": 24}), 501, "unavailable"),
+        (format!("{at}:resize"), json!({"cols": 80, "rows": 24}), 400, "invalid_request"),
         ("{s}/processes/nope:signal".to_owned(), json!({"signal": "SIGTERM"}), 404, "not_found"),
     ] {
         let answer = stack.post(&path, body.clone()).await;
