@@ -129,8 +129,9 @@ async fn several_sockets_show_one_process_and_its_opener_hangs_it_up_last() {
         assert!(seen.contains("11 44") || socket.until("11 44").await.contains("11 44"));
     }
     first.0.send(Message::Text(r#"{"type":"resize","cols":99,"rows":9}"#.into())).await.expect("sent");
-    second.send("stty size\n").await;
-    second.until("9 99").await;
+    // One socket's typing may come before another's resize.
+    second.send("while [ \"$(stty size)\" != '9 99' ]; do :; done; echo wide-$((1+1))\n").await;
+    second.until("wide-2").await;
     // Another shows it still.
     first.0.close(None).await.expect("closed");
     second.send("echo still-$((1+1))\n").await;
@@ -316,8 +317,11 @@ async fn nothing_follows_an_opening_too_soon() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
+        // Kept: the end of one would come between the frames of the next.
+        let mut open = Vec::new();
         while let Ok((mut socket, _)) = listener.accept().await {
             let _ = socket.write_all(b"220 hello").await;
+            open.push(socket);
         }
     });
     let mut tunnel = Tunnel::open(&stack).await;
