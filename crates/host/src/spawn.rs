@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::substitute::Substitute;
+
 pub const RLIMIT_NPROC: u32 = libc::RLIMIT_NPROC;
 pub const RLIMIT_NOFILE: u32 = libc::RLIMIT_NOFILE;
 
@@ -53,6 +55,8 @@ pub struct Program<'a> {
     /// Written by the child just before it becomes the program, so that its pid is known even if the program's first
     /// act is to kill its parent.
     pub announce: Option<Announce<'a>>,
+    /// One file that it opens is another.
+    pub substitute: Option<&'a Substitute>,
 }
 
 /// Twelve bytes of which the middle four become the pid.
@@ -72,14 +76,15 @@ pub enum Step {
     Identity = 5,
     Directory = 6,
     Exec = 7,
+    Substitute = 8,
 }
 
 impl Step {
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
-        [Self::Clone, Self::Descriptors, Self::Session, Self::Limits, Self::Identity, Self::Directory, Self::Exec]
-            .into_iter()
-            .find(|step| *step as i32 == number)
+        let first = [Self::Clone, Self::Descriptors, Self::Session, Self::Limits];
+        let last = [Self::Identity, Self::Directory, Self::Exec, Self::Substitute];
+        first.into_iter().chain(last).find(|step| *step as i32 == number)
     }
 }
 
@@ -104,6 +109,7 @@ struct Child {
     terminal: Option<RawFd>,
     death_signal: Option<i32>,
     announce: Option<(RawFd, [u8; 12])>,
+    substitute: Option<(libc::sock_fprog, RawFd)>,
     failed: (i32, i32),
 }
 
@@ -130,6 +136,11 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         terminal: program.terminal,
         death_signal: program.parent_death_signal,
         announce: program.announce.map(|announce| (announce.to.as_raw_fd(), announce.message)),
+        substitute: program.substitute.map(|wanted| {
+            // The kernel only reads it.
+            let filter = wanted.filter.as_ptr().cast_mut();
+            (libc::sock_fprog { len: wanted.filter.len() as u16, filter }, wanted.socket.as_raw_fd())
+        }),
         failed: (0, 0),
     };
     let mut stack: Vec<u128> = vec![0; STACK / size_of::<u128>()];
@@ -260,6 +271,12 @@ unsafe fn become_program(child: &Child) -> (i32, i32) {
                 return (Step::Exec as i32, libc::EPIPE);
             }
         }
+        if let Some((filter, socket)) = &child.substitute {
+            let errno = crate::substitute::install(filter, *socket);
+            if errno != 0 {
+                return (Step::Substitute as i32, errno);
+            }
+        }
         let mut found = libc::ENOENT;
         for &path in &child.paths {
             if path.is_null() {
@@ -303,6 +320,7 @@ mod tests {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            substitute: None,
         })?;
         drop(write);
         let mut out = String::new();

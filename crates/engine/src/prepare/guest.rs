@@ -22,7 +22,7 @@ use super::packages::{self, Apt};
 use super::{Base, Pool, PrepareError, Progress};
 
 /// Changes when the layout or what is made of the same input does.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const ASIDE: &str = ".build-microvm";
 const MIB: u64 = 1 << 20;
 
@@ -300,6 +300,19 @@ mod tests {
         assert_eq!(measure(&source).unwrap(), (2 * 8192 + 4096, 3));
         let disk = dir.path().join("disk");
         make_base_disk(&source, &disk, "seed").unwrap();
+        // Elsewhere, later, and by the same names in another order.
+        let (later, other) = (dir.path().join("later"), dir.path().join("other"));
+        fs::create_dir_all(later.join("etc")).unwrap();
+        fs::write(later.join("etc/link"), "text").unwrap();
+        fs::hard_link(later.join("etc/link"), later.join("etc/file")).unwrap();
+        for path in ["", "etc", "etc/file"].map(|name| later.join(name)) {
+            let there = source.join(path.strip_prefix(&later).unwrap());
+            let times = fs::metadata(there).unwrap();
+            let times = fs::FileTimes::new().set_modified(times.modified().unwrap()).set_accessed(times.accessed().unwrap());
+            File::open(path).unwrap().set_times(times).unwrap();
+        }
+        make_base_disk(&later, &other, "seed").unwrap();
+        assert!(fs::read(&disk).unwrap() == fs::read(&other).unwrap(), "byte for byte");
         let meta = fs::metadata(&disk).unwrap();
         assert_eq!(meta.mode() & 0o777, 0o444);
         assert!(meta.blocks() * 512 < 8 * MIB, "it is sparse");

@@ -60,6 +60,7 @@ const FIRST_UID: u32 = 1_000_000_000;
 const UIDS: u32 = 1 << 29;
 /// A sandbox's disk in its directory in the pool.
 const DISK: &str = "disk.ext4";
+const CPUS: &str = "/proc/cpuinfo";
 /// A template's memory, cloned there for as long as the start takes.
 const MEMORY: &str = "memory";
 /// Beside it, what the machine writes of itself.
@@ -125,13 +126,21 @@ impl Microvm {
                 (Program::Qemu(qemu::Qemu { path: qemu.path, accel, tsc_khz }), qemu.version, accel)
             }
             Hypervisor::Firecracker(found) => {
-                let program = firecracker::Firecracker { path: found.path, jailer: found.jailer };
+                let release = found.release();
+                let program = firecracker::Firecracker { path: found.path, jailer: found.jailer, release };
                 (Program::Firecracker(program), found.version, Accel::Kvm)
             }
         };
         let key = Key {
             version: format!("{} {version}", program.vmm().name()),
             accel: accel.name(),
+            cpu: match accel {
+                Accel::Kvm => template::cpu(
+                    &fs::read_to_string(CPUS).map_err(|e| DriverError::new("read the processors in", CPUS, e))?,
+                ),
+                // An emulated one is QEMU's.
+                Accel::Tcg => String::new(),
+            },
             tsc_10mhz: (tsc_khz + 5_000) / 10_000,
             kernel: options.guest.meta.digest.clone(),
             base: options.guest.meta.base.clone(),
