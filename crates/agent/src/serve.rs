@@ -69,6 +69,7 @@ where
         } else {
             identity::catch_up(&hello);
         }
+        agent.is_now(hello.generation);
         agent.set_max_user_processes(hello.max_user_processes);
         let protocol = PROTOCOL.min(hello.protocol_max).max(PROTOCOL_MIN);
         let welcome = Welcome {

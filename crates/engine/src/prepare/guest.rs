@@ -308,7 +308,8 @@ mod tests {
         for path in ["", "etc", "etc/file"].map(|name| later.join(name)) {
             let there = source.join(path.strip_prefix(&later).unwrap());
             let times = fs::metadata(there).unwrap();
-            let times = fs::FileTimes::new().set_modified(times.modified().unwrap()).set_accessed(times.accessed().unwrap());
+            let times =
+                fs::FileTimes::new().set_modified(times.modified().unwrap()).set_accessed(times.accessed().unwrap());
             File::open(path).unwrap().set_times(times).unwrap();
         }
         make_base_disk(&later, &other, "seed").unwrap();

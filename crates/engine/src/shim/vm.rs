@@ -26,12 +26,16 @@ pub(super) fn boot(spec: &Spec, launch: &Launch, layout: &Layout, channel: Owned
     let group =
         Group::create(layout, &spec.cgroup_parent, &spec.cgroup, &launch.bounds.into()).map_err(ShimError::Group)?;
     let complaints = open_complaints(run_dir)?;
-    let pid = vmm.spawn(launch, Site { name: &spec.id, run_dir, channel }).map_err(ShimError::Vmm)?;
+    let spawned = vmm.spawn(launch, Site { name: &spec.id, run_dir, channel }).map_err(ShimError::Vmm)?;
+    let pid = spawned.pid;
     group.add_process(pid).map_err(ShimError::Group)?;
     let watched = Watched::open(pid, "the virtual machine")?;
     let shortage = group.watch_oom().map_err(ShimError::Group)?;
     let path = spec.places.machine_dir.join(record::MACHINE);
     let file = record::write(&path, &machine(spec, launch, watched.id)?).map_err(io_error("write", path.display()))?;
+    if let Some(owed) = spawned.owed {
+        owed().map_err(ShimError::Vmm)?;
+    }
     let created = Instant::now();
     let at = At { run_dir, process: watched.id };
     match &launch.start {

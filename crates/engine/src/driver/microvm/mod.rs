@@ -61,8 +61,6 @@ const UIDS: u32 = 1 << 29;
 /// A sandbox's disk in its directory in the pool.
 const DISK: &str = "disk.ext4";
 const CPUS: &str = "/proc/cpuinfo";
-/// A template's memory, cloned there for as long as the start takes.
-const MEMORY: &str = "memory";
 /// Beside it, what the machine writes of itself.
 const OUTBOX: &str = "out";
 /// The quota on that directory, as a multiple of the disk: only a far guard, since the file system inside is what
@@ -336,8 +334,6 @@ impl Microvm {
     async fn boot_machine(&self, plan: Plan) -> Result<Parts, DriverError> {
         let Plan { id, mut identity, root, shape, limits, abort } = plan;
         let disk = root.join(DISK);
-        // A server that died in the middle of a start has left it.
-        let _ = fs::remove_file(root.join(MEMORY));
         let mut launch = self.inner.launch(id, &shape, limits, disk.clone());
         identity.memory_bytes = Limits::from(launch.bounds).memory_bytes;
         // A kept disk is no template's any more: its machine boots.
@@ -352,28 +348,15 @@ impl Microvm {
             }
         };
         if let Some((key, template)) = template {
-            let shared = self.inner.program.vmm().shares_memory();
-            let memory = if shared { template.memory() } else { root.join(MEMORY) };
             blocking({
-                let (template, disk, memory, uid) = (template.clone(), disk.clone(), memory.clone(), launch.uid);
-                move || {
-                    if !shared {
-                        clone_disk(&template.memory(), &memory)?;
-                        std::os::unix::fs::chown(&memory, Some(uid), Some(uid))
-                            .map_err(|e| DriverError::new("hand over", memory.display(), e))?;
-                    }
-                    clone_disk(&template.disk(), &disk)
-                }
+                let (template, disk) = (template.clone(), disk.clone());
+                move || clone_disk(&template.disk(), &disk)
             })
             .await?;
             let cold = launch.clone();
-            launch.memory = Memory::Template(memory.clone());
+            launch.memory = Memory::Template(template.memory());
             launch.start = Start::Restore { state: template.state(), spends: None };
             let started = self.inner.start(id, &identity, launch, &abort).await;
-            if !shared {
-                // The machine has it open, if it came up; nobody else needs it.
-                let _ = fs::remove_file(&memory);
-            }
             match started {
                 Ok((tie, channel)) => return self.parts(id, identity, Some(tie), channel),
                 Err(error) if abort.is_cancelled() => return Err(error),

@@ -3,10 +3,10 @@
 //!
 //!     DIR/pool/templates/<key>/{mem,state,disk}
 //!
-//! A copy gets a clone of the disk that shares its blocks, and sees the memory through a private mapping, so it costs what
-//! it changes. Firecracker maps the very file, which it cannot write to; QEMU opens memory for writing even to map it
-//! privately, and gets a clone of that too: no machine may be able to write to what others will be made of. The key names everything that a saved state depends on;
-//! another QEMU, kernel, agent, processor or size is another template.
+//! A copy gets a clone of the disk that shares its blocks, and maps the memory privately from the very file, so it costs
+//! what it changes, and all copies share one page cache. No machine can write to the file that others are made of. The
+//! key names everything that a saved state depends on; another QEMU, kernel, agent, processor or size is another
+//! template.
 
 use std::collections::HashMap;
 use std::fs;
@@ -97,7 +97,10 @@ pub(super) fn cpu(list: &str) -> String {
     let first = list.split("\n\n").next().unwrap_or_default();
     let field = |wanted: &str| {
         let fields = first.lines().filter_map(|line| line.split_once(':'));
-        fields.map(|(name, value)| (name.trim(), value.trim())).find(|(name, _)| *name == wanted).map_or("", |found| found.1)
+        fields
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .find(|(name, _)| *name == wanted)
+            .map_or("", |found| found.1)
     };
     let model = ["vendor_id", "cpu family", "model", "stepping"].map(field).join("-");
     format!("{model}-{}", short_digest(format!("{} {}", field("flags"), field("bugs")).as_bytes()))
@@ -225,7 +228,7 @@ impl Templates {
             && let Some(oldest) = oldest.map(|(name, _)| name.clone())
         {
             slots.remove(&oldest);
-            // Machines that were copied from it have clones of its files.
+            // Machines that were copied from it have its memory open, and clones of its disk.
             let _ = fs::remove_dir_all(self.dir.join(oldest));
         }
         answer

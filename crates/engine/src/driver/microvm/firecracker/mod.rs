@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime_host::fifo::{self, End};
-use runtime_host::spawn::{Program as Spawned, spawn};
+use runtime_host::spawn::{Program, spawn};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::launch::{Launch, Start};
 use super::saved::{MEMORY, STATE};
-use super::vmm::{At, Early, Site, Vmm, VmmError, io_error};
+use super::vmm::{At, Early, Site, Spawned, Vmm, VmmError, io_error};
 use crate::driver::places::paths;
 use crate::driver::{Dial, DriverError};
 
@@ -125,8 +125,8 @@ impl Vmm for Firecracker {
         OVERHEAD_BYTES
     }
 
-    fn shares_memory(&self) -> bool {
-        true
+    fn runs_in_file(&self) -> bool {
+        false
     }
 
     /// Firecracker makes its own.
@@ -134,7 +134,7 @@ impl Vmm for Firecracker {
         Ok(None)
     }
 
-    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<u32, VmmError> {
+    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<Spawned, VmmError> {
         let jail = Jail::of(site.run_dir, &self.path, site.name);
         jail.build(launch)?;
         let null = File::open("/dev/null").map_err(io_error("open", "/dev/null"))?;
@@ -142,7 +142,7 @@ impl Vmm for Firecracker {
         let said = fifo::open(&path, End::Write).map_err(io_error("open the pipe", path.display()))?;
         let argv = jail.arguments(self, site.name, launch.uid);
         let Some(program) = argv.first().cloned() else { return Err(VmmError::Gone) };
-        let pid = spawn(&Spawned {
+        let pid = spawn(&Program {
             paths: &[program],
             argv: &argv,
             envp: &[],
@@ -157,7 +157,7 @@ impl Vmm for Firecracker {
             announce: None,
             substitute: None,
         })?;
-        Ok(pid.unsigned_abs())
+        Ok(Spawned { pid: pid.unsigned_abs(), owed: None })
     }
 
     fn boot(&self, at: &At<'_>, launch: &Launch) -> Result<(), VmmError> {
