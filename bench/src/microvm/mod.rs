@@ -146,7 +146,8 @@ impl Rig {
         let limits = Limits {
             memory_bytes: self.shape.memory_mib << 20,
             cpu_quota_millis: 1000,
-            cpu_floor_millis: 50,
+            // Under contention as much as a process that is in no group: what is by hand is in none.
+            cpu_floor_millis: 1000,
             pids: 512,
         };
         let generation = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;

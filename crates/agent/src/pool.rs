@@ -156,6 +156,7 @@ impl Pool {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: &[],
             substitute: None,
         };
         // Under the reaper's lock: a runner must be known as one before its end can be collected.

@@ -122,6 +122,7 @@ fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, Spa
         terminal: order.terminal.then_some(0),
         parent_death_signal: None,
         announce: Some(Announce { to: socket.as_fd(), message: Reply::Starting { pid: 0 }.to_wire() }),
+        groups: &[],
         substitute: None,
     };
     let result = spawn(&program);

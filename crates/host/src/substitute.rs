@@ -203,6 +203,7 @@ mod tests {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: &[],
             substitute: Some(&substitute),
         })
         .unwrap();

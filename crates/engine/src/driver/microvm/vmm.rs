@@ -58,6 +58,8 @@ pub(crate) struct Site<'a> {
     /// Shows in the list of processes, and marks its process as this sandbox's.
     pub(crate) name: &'a str,
     pub(crate) run_dir: &'a Path,
+    /// The doors of its control group.
+    pub(crate) groups: &'a [OwnedFd],
     /// What [`Vmm::channel`] made.
     pub(crate) channel: OwnedFd,
 }
@@ -65,8 +67,7 @@ pub(crate) struct Site<'a> {
 /// A program that was started.
 pub(crate) struct Spawned {
     pub(crate) pid: u32,
-    /// What it waits for before it takes any memory for its guest: called once it is in its control group, and written
-    /// down.
+    /// What it waits for before it takes any memory for its guest: called once it is written down.
     pub(crate) owed: Option<Owed>,
 }
 

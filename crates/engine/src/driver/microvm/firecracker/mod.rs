@@ -155,6 +155,7 @@ impl Vmm for Firecracker {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: site.groups,
             substitute: None,
         })?;
         Ok(Spawned { pid: pid.unsigned_abs(), owed: None })

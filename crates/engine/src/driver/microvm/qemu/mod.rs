@@ -150,6 +150,7 @@ impl Vmm for Qemu {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: site.groups,
             substitute: shared.as_ref().map(|shared| &shared.substitute),
         })?;
         let owed = shared.map(|shared| Box::new(move || shared.give()) as Owed);

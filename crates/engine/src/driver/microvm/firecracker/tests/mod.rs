@@ -311,7 +311,7 @@ fn the_real_firecracker_answers_as_is_written_down() {
         // A jail is a name space of the thread's own.
         let spawned = std::thread::spawn(move || {
             let channel = File::open("/dev/null").unwrap().into();
-            vmm.spawn(&launch, Site { name: &name, run_dir: &run_dir, channel }).unwrap().pid
+            vmm.spawn(&launch, Site { name: &name, run_dir: &run_dir, groups: &[], channel }).unwrap().pid
         });
         let process = ProcessId::of(spawned.join().unwrap()).unwrap();
         processes.borrow_mut().push(process);
