@@ -100,11 +100,13 @@ impl Asked {
     }
 }
 
-/// Does the program's memory hold this path there?
+/// Does the program's memory hold this path there? Where nobody may look into another's memory, it is taken to be so.
 fn opens(pid: u32, at: u64, path: &CStr) -> bool {
     let mut found = vec![0; path.to_bytes_with_nul().len()];
-    let read = File::open(format!("/proc/{pid}/mem")).and_then(|memory| memory.read_exact_at(&mut found, at));
-    read.is_ok() && found == path.to_bytes_with_nul()
+    match File::open(format!("/proc/{pid}/mem")).and_then(|memory| memory.read_exact_at(&mut found, at)) {
+        Ok(()) => found == path.to_bytes_with_nul(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 /// Whose question it is, and where the path lies in its memory; `None` if it does not want an answer any more.
