@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use runtime_host::vsock;
+use runtime_proto::guest::TEMPLATE_GENERATION;
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
@@ -66,6 +67,8 @@ pub(crate) struct Agent {
     pub(crate) boot: String,
     pub(crate) way_out: WayOut,
     max_user_processes: AtomicU64,
+    /// Of the last host's hello.
+    generation: AtomicU64,
 }
 
 impl Agent {
@@ -73,6 +76,14 @@ impl Agent {
     pub(crate) fn process_limit(&self, uid: u32) -> u64 {
         let limit = self.max_user_processes.load(Ordering::Relaxed);
         if uid == 0 { limit + self.reaper.runners() as u64 + ROOT_SPARE } else { limit }
+    }
+
+    /// A copy of a template does not show what ran in that.
+    pub(crate) fn is_now(&self, generation: u64) {
+        let before = self.generation.swap(generation, Ordering::Relaxed);
+        if before == TEMPLATE_GENERATION && generation != TEMPLATE_GENERATION {
+            self.table.forget_ended();
+        }
     }
 
     pub(crate) fn set_max_user_processes(&self, limit: u64) {
@@ -135,6 +146,7 @@ async fn live() -> std::io::Result<()> {
         boot: identity::random_name(),
         way_out: WayOut::default(),
         max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),
+        generation: AtomicU64::new(0),
     });
     let mut children = signal(SignalKind::child())?;
     tokio::spawn({

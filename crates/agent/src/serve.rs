@@ -69,6 +69,7 @@ where
         } else {
             identity::catch_up(&hello);
         }
+        agent.is_now(hello.generation);
         agent.set_max_user_processes(hello.max_user_processes);
         if let Some(way_out) = hello.way_out {
             agent.way_out.tell(way_out);

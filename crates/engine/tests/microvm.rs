@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 mod support;
 use support::guest::Guest;
-use support::{Host, agent, create, exec_as, has_the_time, hex, new_id, order, sh, sh_root};
+use support::{Host, agent, create, eventually, exec_as, has_the_time, hex, new_id, order, sh, sh_root};
 
 const RANDOM: &str = "head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid";
 
@@ -55,9 +55,46 @@ async fn copies_of_one_template_share_nothing_that_tells_them_apart() {
     let other = std::fs::read_to_string(format!("/proc/{}/status", host.pid(second, "vmm"))).unwrap();
     assert!(!other.contains(&format!("Uid:\t{}", field("Uid:"))), "each has a user id of its own");
 
+    // Both have the template's memory open, by descriptors that cannot write.
+    for vmm in [vmm, host.pid(second, "vmm")] {
+        let fds = std::fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten();
+        let shared =
+            fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|at| at.to_string_lossy().contains("/templates/")));
+        let numbers: Vec<String> = shared.map(|fd| fd.file_name().into_string().unwrap()).collect();
+        assert!(!numbers.is_empty(), "its memory is the template's");
+        for number in numbers {
+            let info = std::fs::read_to_string(format!("/proc/{vmm}/fdinfo/{number}")).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+            assert_eq!(u32::from_str_radix(flags, 8).unwrap() & 3, 0, "for reading only: {info}");
+        }
+    }
+
+    // What a guest has used and freed goes back to the host.
+    let before = private_mib(vmm);
+    sh(&engine, first, "python3 -c 'b = bytearray(150 << 20); b[::4096] = b\"x\" * len(b[::4096])'").await;
+    let used = private_mib(vmm);
+    assert!(used > before + 100, "{before} MiB, then {used}");
+    eventually("most of it is given back", async || (private_mib(vmm) < before + 60).then_some(())).await;
+    assert_eq!(sh(&engine, first, "cat /workspace/mine").await, "mine");
+
     engine.remove(first).await.unwrap();
     engine.remove(second).await.unwrap();
     host.only(&[]).await;
+}
+
+/// Memory of a process that it shares with nobody.
+fn private_mib(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("Private_Dirty"));
+    lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>() / 1024
+}
+
+#[tokio::test]
+async fn the_first_file_system_is_small() {
+    let host = Host::with(EngineChoice::Qemu);
+    let Machinery::Qemu { guest, .. } = &host.prepared.machinery else { panic!("another engine was prepared") };
+    let size = guest.initramfs(agent()).unwrap().len();
+    assert!(size < 7 << 19, "{size} bytes: well under four megabytes");
 }
 
 #[tokio::test]

@@ -7,6 +7,9 @@
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
+/// The generation of a machine that is to become a template. No sandbox has one this low: whoever is greeted with another
+/// after it is a copy, and forgets what ran before.
+pub const TEMPLATE_GENERATION: u64 = 1;
 /// Bytes of data carried by one [`Chunk`] or [`Input`], so that its message fits one frame.
 pub const DATA_STEP: usize = 48 * 1024;
 /// The longest [`Request`] an agent accepts: argv of 100 × 16 KB, 128 KiB of command and of environment, with room.

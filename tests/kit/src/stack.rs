@@ -209,6 +209,11 @@ impl Stack {
         assert!(status.success(), "the server ended with {status} after SIGTERM:\n{}", tail(&self.log()));
     }
 
+    /// Further arguments from the next start on.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.options.args = args;
+    }
+
     /// Starts the server again on the same data directory and port.
     ///
     /// # Panics

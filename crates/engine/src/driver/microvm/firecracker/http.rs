@@ -43,6 +43,8 @@ impl Http {
         body: Option<&[u8]>,
         limit: Duration,
     ) -> Result<Answer, HttpError> {
+        #[cfg(test)]
+        let asked = body;
         let end = Instant::now() + limit;
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
         if let Some(body) = body {
@@ -70,7 +72,10 @@ impl Http {
         if received.len() > head.bytes + head.body {
             return Err(HttpError::Invalid("more came than was said"));
         }
-        Ok(Answer { status: head.status, body: received.split_off(head.bytes) })
+        let answer = Answer { status: head.status, body: received.split_off(head.bytes) };
+        #[cfg(test)]
+        record(method, path, asked, &answer);
+        Ok(answer)
     }
 
     fn read(&mut self, to: &mut Vec<u8>, end: Instant) -> Result<(), HttpError> {
@@ -140,6 +145,24 @@ impl Head {
         let body = if status == 204 { 0 } else { body.unwrap_or(0) };
         Ok(Some(Self { status, bytes: length, body }))
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static RECORD: std::cell::RefCell<Vec<serde_json::Value>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+fn record(method: &str, path: &str, body: Option<&[u8]>, answer: &Answer) {
+    let body = body.and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok());
+    let exchange = serde_json::json!({"request": format!("{method} {path}"), "body": body, "status": answer.status});
+    RECORD.with_borrow_mut(|record| record.push(exchange));
+}
+
+/// What this thread has asked since the last time, and the answers.
+#[cfg(test)]
+pub(super) fn recorded() -> Vec<serde_json::Value> {
+    RECORD.take()
 }
 
 #[cfg(test)]
