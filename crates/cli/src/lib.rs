@@ -65,6 +65,7 @@ enum ClientVerb {
     Sandboxes(args::sandboxes::SandboxVerb),
     Whoami,
     Limits,
+    Mcp,
     Completions(Shell),
     Version,
 }
@@ -160,6 +161,7 @@ fn parse_words(words: &[String]) -> Result<Meant, UsageError> {
         Word::Sandboxes { verb } => client(ClientVerb::Sandboxes(verb)),
         Word::Whoami => client(ClientVerb::Whoami),
         Word::Limits => client(ClientVerb::Limits),
+        Word::Mcp => client(ClientVerb::Mcp),
         Word::Completions { shell } => client(ClientVerb::Completions(shell)),
         Word::Version => client(ClientVerb::Version),
         Word::Setup(setup) => Ok(Meant::Local(Local::Setup(setup))),

@@ -32,6 +32,9 @@ pub struct Call<'a> {
     room: Duration,
     deadline: Duration,
     key: Option<String>,
+    headers: Vec<(&'static str, String)>,
+    /// A refusal may be a message of another protocol.
+    speaks_protocol: bool,
 }
 
 impl<'a> Call<'a> {
@@ -48,6 +51,8 @@ impl<'a> Call<'a> {
             room: Duration::ZERO,
             deadline: DEFAULT_DEADLINE,
             key,
+            headers: Vec::new(),
+            speaks_protocol: false,
         }
     }
 
@@ -63,6 +68,22 @@ impl<'a> Call<'a> {
 
     pub(super) fn accept(mut self, accept: &'static str) -> Self {
         self.accept = accept;
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// Under this idempotency key, which an earlier call may have had.
+    pub fn keyed(mut self, key: &str) -> Self {
+        self.key = Some(key.to_owned());
+        self
+    }
+
+    pub(super) fn speaks_protocol(mut self) -> Self {
+        self.speaks_protocol = true;
         self
     }
 
@@ -173,6 +194,9 @@ impl<'a> Call<'a> {
         if let Some(seconds) = self.prefer_wait {
             request = request.header("prefer", format!("wait={seconds}"));
         }
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
         if let Some((kind, bytes)) = &self.body {
             request = request.header("content-type", *kind).body(bytes.clone());
         }
@@ -189,6 +213,12 @@ impl<'a> Call<'a> {
         let named = retry_after_ms(response.headers());
         // A refusal whose body is cut is still that refusal.
         let body = read_body(response, MAX_ERROR_BODY, origin).await.unwrap_or_default();
+        if self.speaks_protocol
+            && let Ok(message) = serde_json::from_slice::<Value>(&body)
+            && message.get("jsonrpc").is_some()
+        {
+            return Err(ClientError::protocol_answer(message));
+        }
         Err(ClientError::answered(status, named, &body))
     }
 }

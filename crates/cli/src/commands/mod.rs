@@ -8,6 +8,7 @@ mod files;
 mod input;
 mod lifecycle;
 mod ls;
+mod mcp;
 mod overview;
 mod run;
 mod show;
@@ -43,6 +44,7 @@ pub(crate) async fn run(verb: ClientVerb, printer: Printer) -> Outcome {
         ClientVerb::Up(up) => up::up(&around, up, printer).await,
         ClientVerb::Whoami => account::whoami(&context()?).await,
         ClientVerb::Limits => account::limits(&context()?).await,
+        ClientVerb::Mcp => mcp::mcp(&context()?).await,
         ClientVerb::Version => version(printer),
         ClientVerb::Completions(shell) => completions(shell, printer),
         ClientVerb::Sandboxes(verb) => sandboxes(verb, &around, printer).await,
