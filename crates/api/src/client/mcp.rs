@@ -49,9 +49,15 @@ impl McpMessage {
 }
 
 impl Client {
+    /// A word that nobody has used.
+    #[must_use]
+    pub fn new_key() -> String {
+        uuid::Uuid::new_v4().to_string()
+    }
+
     /// Sends a message and hands on what comes back, the answer last. Gives the session the server named, if any.
     pub async fn mcp(&self, message: &McpMessage, told: &mut (dyn FnMut(Value) + Send)) -> Result<Option<String>> {
-        let key = uuid::Uuid::new_v4().to_string();
+        let key = Self::new_key();
         let mut resent = 0;
         loop {
             let response = match self.mcp_call(message, &key).open().await {

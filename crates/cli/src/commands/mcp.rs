@@ -21,8 +21,6 @@ const MAX_LINE: usize = 8 * 1024 * 1024;
 /// Requests under way at once.
 const AT_ONCE: usize = 32;
 const PER_REQUEST: &str = "/params/_meta/io.modelcontextprotocol~1protocolVersion";
-/// The first version in which hanging up is how a request is cancelled.
-const HANGING_UP_CANCELS: &str = "2026-07-28";
 
 pub(super) async fn mcp(context: &Context) -> Outcome {
     let (lines, told) = mpsc::channel(64);
@@ -53,10 +51,17 @@ async fn write(mut told: mpsc::Receiver<Value>) -> std::io::Result<()> {
 }
 
 /// What client and server agreed on with `initialize`, in the versions that have it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Agreed {
     version: Option<String>,
-    session: Option<String>,
+    /// Tells the requests of this program from those of others; its own word until the server gives one.
+    session: String,
+}
+
+impl Default for Agreed {
+    fn default() -> Self {
+        Self { version: None, session: Client::new_key() }
+    }
 }
 
 struct Bridge {
@@ -108,7 +113,7 @@ impl Bridge {
                 continue;
             }
             let id = body.get("id").map(Value::to_string).unwrap_or_default();
-            let asking = self.asking(body);
+            let asking = self.asking(self.message(body));
             let name = id.clone();
             let handle = tasks.spawn(async move {
                 asking.await;
@@ -138,12 +143,11 @@ impl Bridge {
             None if body["method"] == "initialize" => None,
             own => own.or(agreed.version),
         };
-        McpMessage { body, version, session: agreed.session }
+        McpMessage { body, version, session: Some(agreed.session) }
     }
 
     /// One message on its way, as a task of its own.
-    fn asking(&self, body: Value) -> impl Future<Output = ()> + Send + 'static {
-        let message = self.message(body);
+    fn asking(&self, message: McpMessage) -> impl Future<Output = ()> + Send + 'static {
         let (client, lines) = (self.client.clone(), self.lines.clone());
         let (agreed, places) = (self.agreed.clone(), self.places.clone());
         async move {
@@ -162,7 +166,9 @@ impl Bridge {
             let sent = client.mcp(&message, &mut on_message).await;
             match sent {
                 Ok(session) if initialize => {
-                    *agreed.lock().unwrap_or_else(PoisonError::into_inner) = Agreed { version, session };
+                    let mut agreed = agreed.lock().unwrap_or_else(PoisonError::into_inner);
+                    agreed.version = version;
+                    agreed.session = session.unwrap_or_else(|| agreed.session.clone());
                 }
                 Ok(_) => {}
                 Err(error) if is_request => drop(each.send(failed(&message.body, &error))),
@@ -177,16 +183,12 @@ impl Bridge {
         }
     }
 
-    async fn cancel(&self, body: Value, task: Option<AbortHandle>) {
-        let message = self.message(body);
-        let hang_up = message.version.as_deref().is_some_and(|version| version >= HANGING_UP_CANCELS);
-        if !hang_up {
-            // The server is told; if it cannot be, the request ends when its work does.
-            let _ = self.client.mcp(&message, &mut |_| {}).await;
-        }
-        if let Some(task) = task {
-            task.abort();
-        }
+    /// By its name, and not by hanging up: a connection may be lost without anybody meaning it.
+    async fn cancel(&self, body: Value, request: Option<AbortHandle>) {
+        let Some(request) = request else { return };
+        // If the server cannot be told, the request ends when its work does.
+        let _ = self.client.mcp(&self.message(body), &mut |_| {}).await;
+        request.abort();
     }
 }
 

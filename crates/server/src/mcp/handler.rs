@@ -18,7 +18,7 @@ use super::api::{Api, Refusal};
 use super::args::Args;
 use super::catalog::{self, TOOLS, Tool};
 use super::running::Running;
-use super::{calls, name};
+use super::{SESSION, calls, name};
 use crate::call::{RequestId, is_idempotency_key};
 use crate::error::{ApiError, Kind};
 use crate::{AppState, Caller};
@@ -70,19 +70,27 @@ impl ServerHandler for Tools {
         let cancel = CancellationToken::new();
         let id = serde_json::to_value(&context.id).unwrap_or_default();
         let entry = self.running.begin(name(&asked.caller, &asked.headers, &id), cancel.clone());
-        // Since this version, hanging up is how a call is cancelled; before, it said nothing.
-        let hanging_up_cancels = context
+        // Since this version, hanging up is how a call is cancelled, unless it can be cancelled by its name.
+        let modern = context
             .protocol_version()
             .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str());
-        let _hung_up = hanging_up_cancels.then(|| cancel.clone().drop_guard());
-        let tools = self.clone();
+        let hanging_up_cancels = modern && !asked.headers.contains_key(SESSION);
+        let (tools, cancelled) = (self.clone(), cancel.clone());
         // A task of its own: work that has begun is not left half done because a connection was lost.
         let work = self.app.tasks().spawn(async move {
-            let result = tools.work(&request, asked, &cancel).await;
+            let result = tools.work(&request, asked, &cancelled).await;
             drop(entry);
             result
         });
-        let result = work.await.map_err(|error| ErrorData::internal_error(format!("a tool failed: {error}"), None))?;
+        tokio::pin!(work);
+        let result = tokio::select! {
+            result = &mut work => result,
+            () = context.ct.cancelled(), if hanging_up_cancels => {
+                cancel.cancel();
+                work.await
+            }
+        };
+        let result = result.map_err(|error| ErrorData::internal_error(format!("a tool failed: {error}"), None))?;
         Ok(result.into())
     }
 }

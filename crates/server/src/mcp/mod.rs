@@ -75,7 +75,8 @@ async fn answer(Extract(mcp): Extract<Mcp>, request: Request) -> Result<Response
         Ok(message) => message,
         Err(refusal) => return Ok(refusal),
     };
-    if message["method"] == "notifications/cancelled" {
+    // Without a session the id alone could be any client's; there, hanging up is what cancels.
+    if message["method"] == "notifications/cancelled" && parts.headers.contains_key(SESSION) {
         mcp.running.cancel(&name(&caller, &parts.headers, &message["params"]["requestId"]));
     }
     if takes_anything(&parts.headers) {
