@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use reqwest::Response;
 use serde_json::Value;
+use tokio::sync::mpsc::Sender;
 
 use super::call::{chance, read_body};
 use super::{Call, Client, ClientError, Result};
@@ -55,15 +56,16 @@ impl Client {
         uuid::Uuid::new_v4().to_string()
     }
 
-    /// Sends a message and hands on what comes back, the answer last. Gives the session the server named, if any.
-    pub async fn mcp(&self, message: &McpMessage, told: &mut (dyn FnMut(Value) + Send)) -> Result<Option<String>> {
+    /// Sends a message and hands on what comes back, the answer last; slowly, if it is taken slowly. Gives the session the
+    /// server named, if any.
+    pub async fn mcp(&self, message: &McpMessage, told: &Sender<Value>) -> Result<Option<String>> {
         let key = Self::new_key();
         let mut resent = 0;
         loop {
             let response = match self.mcp_call(message, &key).open().await {
                 Ok(response) => response,
                 Err(mut error) if error.code == PROTOCOL_ANSWER => {
-                    told(error.take_details());
+                    hand_on(told, error.take_details()).await;
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
@@ -102,16 +104,11 @@ impl Client {
     }
 }
 
-async fn answers(
-    mut response: Response,
-    message: &McpMessage,
-    origin: &str,
-    told: &mut (dyn FnMut(Value) + Send),
-) -> Result<()> {
+async fn answers(mut response: Response, message: &McpMessage, origin: &str, told: &Sender<Value>) -> Result<()> {
     let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("text/event-stream") {
         let body = read_body(response, MAX_MESSAGE, origin).await?;
-        told(json(&body)?);
+        hand_on(told, json(&body)?).await;
         return Ok(());
     }
     let mut events = Events::default();
@@ -125,12 +122,17 @@ async fn answers(
         events.push(&piece);
         while let Some(event) = events.next()? {
             let last = message.is_answered_by(&event);
-            told(event);
+            hand_on(told, event).await;
             if last {
                 return Ok(());
             }
         }
     }
+}
+
+async fn hand_on(told: &Sender<Value>, message: Value) {
+    // Nobody waits for it any more.
+    let _ = told.send(message).await;
 }
 
 fn json(bytes: &[u8]) -> Result<Value> {

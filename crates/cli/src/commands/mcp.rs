@@ -152,33 +152,38 @@ impl Bridge {
         let (agreed, places) = (self.agreed.clone(), self.places.clone());
         async move {
             let Ok(_place) = places.acquire().await else { return };
-            // Messages come faster than a slow host reads; they wait in memory, a request's worth of them.
-            let (each, mut told) = mpsc::unbounded_channel();
             let initialize = message.body["method"] == "initialize";
             let is_request = message.body.get("id").is_some_and(|id| !id.is_null());
-            let mut version = None;
-            let mut on_message = |value: Value| {
-                if initialize && let Some(agreed) = value["result"]["protocolVersion"].as_str() {
-                    version = Some(agreed.to_owned());
-                }
-                let _ = each.send(value);
+            let (each, mut told) = mpsc::channel(1);
+            let send = async {
+                // It ends with the sending, and the passing on with it.
+                let each = each;
+                client.mcp(&message, &each).await
             };
-            let sent = client.mcp(&message, &mut on_message).await;
-            match sent {
-                Ok(session) if initialize => {
-                    let mut agreed = agreed.lock().unwrap_or_else(PoisonError::into_inner);
-                    agreed.version = version;
-                    agreed.session = session.unwrap_or_else(|| agreed.session.clone());
+            let pass_on = async {
+                let mut held = Vec::new();
+                while let Some(value) = told.recv().await {
+                    if initialize {
+                        held.push(value);
+                    } else {
+                        let _ = lines.send(value).await;
+                    }
                 }
-                Ok(_) => {}
-                Err(error) if is_request => drop(each.send(failed(&message.body, &error))),
-                Err(_) => {}
+                held
+            };
+            let (sent, held) = tokio::join!(send, pass_on);
+            if let (true, Ok(session)) = (initialize, &sent) {
+                let version = held.iter().find_map(|value| value["result"]["protocolVersion"].as_str());
+                let mut agreed = agreed.lock().unwrap_or_else(PoisonError::into_inner);
+                agreed.version = version.map(str::to_owned);
+                agreed.session = session.clone().unwrap_or_else(|| agreed.session.clone());
             }
-            drop(each);
-            while let Some(value) = told.recv().await {
-                if lines.send(value).await.is_err() {
-                    return;
-                }
+            // Not before it is known here what was agreed: the host's next message builds on it.
+            for value in held {
+                let _ = lines.send(value).await;
+            }
+            if let (true, Err(error)) = (is_request, &sent) {
+                let _ = lines.send(failed(&message.body, error)).await;
             }
         }
     }
@@ -187,7 +192,8 @@ impl Bridge {
     async fn cancel(&self, body: Value, request: Option<AbortHandle>) {
         let Some(request) = request else { return };
         // If the server cannot be told, the request ends when its work does.
-        let _ = self.client.mcp(&self.message(body), &mut |_| {}).await;
+        let (each, _nothing) = mpsc::channel(1);
+        let _ = self.client.mcp(&self.message(body), &each).await;
         request.abort();
     }
 }

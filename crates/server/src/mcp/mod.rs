@@ -73,7 +73,7 @@ async fn answer(Extract(mcp): Extract<Mcp>, request: Request) -> Result<Response
     let body = collect(&parts.headers, body, &mcp.app, MAX_JSON_WITH_INPUT, Kind::TooLarge).await?;
     let message = match read(&body) {
         Ok(message) => message,
-        Err(refusal) => return Ok(refusal),
+        Err(wrong) => return Ok(wrong.into_response()),
     };
     // Without a session the id alone could be any client's; there, hanging up is what cancels.
     if message["method"] == "notifications/cancelled" && parts.headers.contains_key(SESSION) {
@@ -103,8 +103,17 @@ fn name(caller: &Caller, headers: &HeaderMap, id: &Value) -> Name {
     Name { credential: caller.credential, session: session.unwrap_or_default(), request: id.to_string() }
 }
 
+/// What is no message, with the code the protocol has for it.
+#[derive(Debug)]
+struct Wrong {
+    code: i32,
+    text: String,
+    id: Value,
+}
+
 /// The message, if it is one.
-fn read(body: &Bytes) -> Result<Value, Response<Body>> {
+fn read(body: &Bytes) -> Result<Value, Wrong> {
+    let wrong = |code, text: &str, id: &Value| Wrong { code, text: text.to_owned(), id: id.clone() };
     let message: Value = serde_json::from_slice(body)
         .map_err(|error| wrong(-32700, &format!("The body is not JSON: {error}."), &Value::Null))?;
     if message.is_array() {
@@ -112,21 +121,20 @@ fn read(body: &Bytes) -> Result<Value, Response<Body>> {
     }
     let is_message = message["jsonrpc"] == "2.0" && (message["method"].is_string() || message.get("id").is_some());
     if !is_message {
-        return Err(wrong(
-            -32600,
-            "This is no JSON-RPC message: it needs \"jsonrpc\": \"2.0\" and a method.",
-            &message["id"],
-        ));
+        let text = "This is no JSON-RPC message: it needs \"jsonrpc\": \"2.0\" and a method.";
+        return Err(wrong(-32600, text, &message["id"]));
     }
     Ok(message)
 }
 
-fn wrong(code: i32, text: &str, id: &Value) -> Response<Body> {
-    let id = if id.is_string() || id.is_number() { id.clone() } else { Value::Null };
-    let body = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": text } });
-    let mut response = (StatusCode::BAD_REQUEST, Json(body)).into_response();
-    response.extensions_mut().insert(Verbatim);
-    response
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response<Body> {
+        let id = if self.id.is_string() || self.id.is_number() { self.id } else { Value::Null };
+        let body = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": self.code, "message": self.text } });
+        let mut response = (StatusCode::BAD_REQUEST, Json(body)).into_response();
+        response.extensions_mut().insert(Verbatim);
+        response
+    }
 }
 
 /// A client that does not say what it takes, as one types it by hand.
@@ -140,12 +148,12 @@ mod tests {
 
     #[test]
     fn only_messages_are_read() {
-        let read = |text: &'static str| read(&Bytes::from_static(text.as_bytes())).map_err(|r| r.status().as_u16());
+        let read = |text: &'static str| read(&Bytes::from_static(text.as_bytes())).map_err(|wrong| wrong.code);
         assert!(read(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).is_ok());
         for text in
             ["", "{", "[]", "1", r#"{"method":"ping"}"#, r#"{"jsonrpc":"2.0"}"#, r#"{"jsonrpc":"2.0","method":1}"#]
         {
-            assert_eq!(read(text).expect_err(text), 400, "{text}");
+            assert!([-32700, -32600].contains(&read(text).expect_err(text)), "{text}");
         }
         let deep = Bytes::from("[".repeat(100_000));
         assert!(super::read(&deep).is_err());

@@ -61,6 +61,39 @@ describe("nothing takes effect twice", () => {
   });
 });
 
+test("a bad day: every third request meets something else, and all comes out as on a good one", async () => {
+  const all: Fault[] = [
+    { kind: "lose-request" },
+    { kind: "lose-answer" },
+    { kind: "answer", status: 503, body: { error: { code: "host_unavailable", status: 503 } } },
+    { kind: "cut", afterBytes: 5 },
+    { kind: "deliver-twice" },
+    { kind: "delay", ms: 200 },
+  ];
+  const met = new Set<Fault["kind"]>();
+  let next = 0;
+  proxy.on("", (nth) => {
+    if (nth % 3 !== 2) return undefined;
+    const fault = all[next++ % all.length];
+    if (fault !== undefined) met.add(fault.kind);
+    return fault;
+  });
+  const day = await through().sandboxes.getOrCreate(unique("day"), { labels: { test: "day" } });
+  try {
+    for (let i = 0; i < 10; i += 1) await day.exec(`echo ${String(i)} >> log`);
+    await day.files.write("/workspace/more", "more\n");
+    await day.exec("cat more >> log");
+    await day.stop();
+    await day.restart();
+    const lines = Array.from({ length: 10 }, (_, i) => `${String(i)}\n`);
+    expect(await day.files.readText("/workspace/log")).toBe([...lines, "more\n"].join(""));
+    expect(met.size).toBe(all.length);
+  } finally {
+    proxy.on("", () => undefined);
+    await day.delete();
+  }
+});
+
 describe("output", () => {
   // Less than a sandbox keeps, more than one line of the stream holds.
   const lines = 100_000;
