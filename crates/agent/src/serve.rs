@@ -66,6 +66,8 @@ where
         if hello.generation != generation {
             generation = hello.generation;
             identity::take(&hello);
+        } else {
+            identity::catch_up(&hello);
         }
         agent.set_max_user_processes(hello.max_user_processes);
         let protocol = PROTOCOL.min(hello.protocol_max).max(PROTOCOL_MIN);
@@ -74,6 +76,7 @@ where
             protocol,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: agent.boot.clone(),
+            time: handshake::wall_clock_ns(),
         };
         if handshake::welcome(writer, &welcome).await.is_err() {
             continue;

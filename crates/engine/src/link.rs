@@ -5,7 +5,7 @@
 //! link gives up, and the sandbox with it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use runtime_model::SandboxId;
@@ -212,14 +212,13 @@ impl Link {
         let (nonce, rest) = random.split_at(16);
         let (entropy, epoch) = rest.split_at(32);
         let epoch = epoch.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Hello {
             nonce: Bytes::copy_from_slice(nonce),
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL,
             sandbox_id: self.id.to_string(),
             generation: self.identity.generation,
-            host_time: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            host_time: handshake::wall_clock_ns(),
             entropy: Bytes::copy_from_slice(entropy),
             hostname: self.identity.hostname.clone(),
             max_user_processes: self.identity.max_user_processes,

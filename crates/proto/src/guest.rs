@@ -61,6 +61,9 @@ pub struct Welcome {
     /// Random per start of the agent: tells a reboot from a reconnect.
     #[prost(string, tag = "4")]
     pub boot: String,
+    /// The agent's wall clock as it answers, in nanoseconds since 1970; 0 if it does not say.
+    #[prost(uint64, tag = "5")]
+    pub time: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -248,8 +248,7 @@ impl Pool {
     }
 
     pub(super) fn limit_root(&self, id: &str, bytes: u64) -> Result<(), BtrfsError> {
-        let root = self.open_root(id)?;
-        btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, bytes)
+        btrfs::set_limit(&self.inner.root, btrfs::subvolume_id(self.open_root(id)?)?, bytes)
     }
 
     /// Clones the disk of `from` for a new sandbox `to`, with the same limit.

@@ -15,6 +15,7 @@ use runtime_engine::prepare::{self, EngineChoice, Firecracker, Machinery, Prepar
 use runtime_engine::{Engine, EngineConfig};
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, User};
+use runtime_proto::handshake::wall_clock_ns;
 use runtime_proto::node::{Disk, Node, NodeError, Order};
 
 /// Where this machine keeps its pool; test directories in it share its base image.
@@ -32,6 +33,16 @@ fn shim() {
         let code = runtime_engine::shim::shim_main([dir]);
         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
     }
+}
+
+/// What `date +%s%N` says inside lies between before and after. Half a second is more than a crowded host takes from the
+/// one to the other, and less than any machine stands still or boots.
+pub async fn has_the_time(date: impl Future<Output = String>) {
+    const SLACK: u64 = 500_000_000;
+    let before = wall_clock_ns();
+    let inside: u64 = date.await.parse().unwrap();
+    let after = wall_clock_ns();
+    assert!((before - SLACK..=after + SLACK).contains(&inside), "{inside} inside, {before} to {after} outside");
 }
 
 /// The static agent of this work tree.
