@@ -48,6 +48,20 @@ describe("nothing takes effect twice", () => {
     expect(await sandbox.files.readText(file)).toBe("ran\n");
   });
 
+  test.each(["lose-answer", "lose-request", "deliver-twice"] as const)("a process, a pause: %s", async (kind) => {
+    const made = await box();
+    const bad = await through().sandboxes.get(made.id);
+    faults("/processes", { kind });
+    const { id } = await bad.spawn(["sleep", "600"]);
+    faults(":", { kind }, { kind });
+    await bad.pause();
+    await bad.wake();
+    proxy.on("", () => undefined);
+    const running = (await bad.processes.list()).filter(({ state }) => state === "running");
+    expect(running.map((process) => process.id)).toEqual([id]);
+    await made.delete();
+  });
+
   test("a write, and the input of a process", async () => {
     faults("content", { kind: "lose-answer" }, { kind: "cut", afterBytes: 1 });
     await sandbox.files.write("/workspace/w", "written");
