@@ -184,7 +184,17 @@ impl<'a> Player<'a> {
             "waitFor" => sandbox(client.wait_for_state(id, text(&given, "state"), 60).await?),
             "stop" => sandbox(client.stop_sandbox(id).await?),
             "pause" => sandbox(client.pause_sandbox(id).await?),
-            "wake" => sandbox(client.wake_sandbox(id, number("timeoutSeconds"), ROOM).await?),
+            "wake" => match client.wake_sandbox(id, number("timeoutSeconds"), ROOM).await {
+                // Awake is what was asked for, unless the time limit was too.
+                Err(error) if error.code == "not_paused" && number("timeoutSeconds").is_none() => {
+                    let record = client.sandbox(id).await?;
+                    if ["running", "starting"].contains(&record.text("state").unwrap_or_default()) {
+                        return sandbox(record);
+                    }
+                    Err(error)
+                }
+                woken => sandbox(woken?),
+            },
             "restart" => sandbox(client.restart_sandbox(id, ROOM).await?),
             "extend" => sandbox(client.extend_sandbox(id, number("seconds").expect("seconds")).await?),
             "update" => sandbox(client.update_sandbox(id, &given.into()).await?),
