@@ -66,6 +66,7 @@ enum ClientVerb {
     Snapshots(args::snapshots::SnapshotVerb),
     Whoami,
     Limits,
+    Mcp,
     Completions(Shell),
     Version,
 }
@@ -162,6 +163,7 @@ fn parse_words(words: &[String]) -> Result<Meant, UsageError> {
         Word::Snapshots { verb } => client(ClientVerb::Snapshots(verb)),
         Word::Whoami => client(ClientVerb::Whoami),
         Word::Limits => client(ClientVerb::Limits),
+        Word::Mcp => client(ClientVerb::Mcp),
         Word::Completions { shell } => client(ClientVerb::Completions(shell)),
         Word::Version => client(ClientVerb::Version),
         Word::Setup(setup) => Ok(Meant::Local(Local::Setup(setup))),

@@ -315,6 +315,7 @@ fn every_help_teaches() {
       snapshots    See, keep and delete snapshots [aliases: snapshot]
       whoami       Show who the key belongs to
       limits       Show what the key may use
+      mcp          Serve the sandbox tools to an AI host over stdin and stdout (Model Context Protocol)
       setup        Prepare this machine to run sandboxes; safe to run again
       serve        Run the server in the foreground until Ctrl-C; sandboxes go on without it
       doctor       Look at everything the server needs here, with the fix for what is missing

@@ -71,7 +71,6 @@ pub(crate) const NOT_BUILT: &[&str] = &[
     "referrals",
     "sso",
     "docs",
-    "mcp",
     "agents",
     "images",
     "image",

@@ -17,6 +17,7 @@ pub mod guest;
 pub mod http;
 pub mod idempotency;
 pub mod keys;
+mod mcp;
 pub mod reconcile;
 mod routes;
 pub mod sandboxes;

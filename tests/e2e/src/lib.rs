@@ -10,9 +10,11 @@
 //! | `isolation` | a guest reaches neither the host, nor another sandbox, nor a network, nor a secret |
 //! | `limits` | a sandbox gets what was asked for and no more |
 //! | `tenancy` | a key sees what is its own |
+//! | `scenarios` | the table that all clients share, by the Rust client |
 //! | `cli` | the command line as people type it |
 //! | `image` | every tool that the guest contract names works |
 //!
 //! Every test has a server and a data directory of its own (`runtime_test_kit::Stack`).
 
 pub mod ledger;
+pub mod scenario;

@@ -94,6 +94,24 @@ Examples:
     /// Show what the key may use.
     Limits,
 
+    /// Serve the sandbox tools to an AI host over stdin and stdout (Model Context Protocol).
+    #[command(after_help = "\
+A host (an editor, a desktop assistant, an agent) starts this program and speaks MCP with it. Each message goes to the \
+server, which has the same tools at /mcp for hosts that take a URL; the tools work with the key's own sandboxes. Nothing \
+is printed but MCP, and it ends when the host closes its side.
+
+With RUNTIME_API_URL and RUNTIME_API_KEY it reaches any server; without them, the server of this machine with its owner \
+key. Give a host a key of its own: runtime keys create --name my-host
+
+In a host's configuration:
+  {\"mcpServers\": {\"runtime\": {\"command\": \"runtime\", \"args\": [\"mcp\"],
+    \"env\": {\"RUNTIME_API_URL\": \"http://127.0.0.1:8787\", \"RUNTIME_API_KEY\": \"rtcloud_…\"}}}}
+or, for a host that takes a URL: http://127.0.0.1:8787/mcp with the header Authorization: Bearer rtcloud_…
+
+Try it by hand:
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}' | runtime mcp")]
+    Mcp,
+
     /// Prepare this machine to run sandboxes; safe to run again.
     Setup(SetupArgs),
 

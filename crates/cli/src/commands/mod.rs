@@ -10,6 +10,7 @@ mod forward;
 mod input;
 mod lifecycle;
 mod ls;
+mod mcp;
 mod network;
 mod overview;
 mod process;
@@ -50,6 +51,7 @@ pub(crate) async fn run(verb: ClientVerb, printer: Printer) -> Outcome {
         ClientVerb::Up(up) => up::up(&around, up, printer).await,
         ClientVerb::Whoami => account::whoami(&context()?).await,
         ClientVerb::Limits => account::limits(&context()?).await,
+        ClientVerb::Mcp => mcp::mcp(&context()?).await,
         ClientVerb::Version => version(printer),
         ClientVerb::Completions(shell) => completions(shell, printer),
         ClientVerb::Snapshots(verb) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
@@ -23,6 +23,10 @@ use crate::guards::{self, AddressPlace, Gate, Turn};
 use crate::{AppState, auth, routes};
 
 const REQUEST_ID: &str = "x-request-id";
+
+/// On an answer that is no refusal of ours whatever its status: it speaks another protocol.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Verbatim;
 
 pub(crate) struct Pipeline {
     app: AppState,
@@ -141,9 +145,12 @@ fn rewrite(request: &mut Request<Body>) -> Result<(), ApiError> {
 }
 
 /// A refusal by a handler, or one by the framework, put in our words.
-fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
+pub(crate) fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         return Some(error);
+    }
+    if response.extensions().get::<Verbatim>().is_some() {
+        return None;
     }
     match response.status() {
         StatusCode::NOT_FOUND => Some(ApiError::new(Kind::RouteNotFound, "There is no such path.")),
@@ -159,7 +166,7 @@ fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
     }
 }
 
-fn log(error: &ApiError, id: &RequestId, method: &str, path: &str) {
+pub(crate) fn log(error: &ApiError, id: &RequestId, method: &str, path: &str) {
     let Some(cause) = error.cause() else { return };
     // A path is short enough for a line, however long it came.
     let path: String = path.chars().take(256).collect();
@@ -174,6 +181,9 @@ pub(crate) fn render(error: &ApiError, id: &RequestId) -> Response<Body> {
     let mut response = Response::new(Body::from(error.envelope(&id.0).to_string()));
     *response.status_mut() = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if error.kind() == Kind::Unauthorized {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"runtime\""));
+    }
     if let Some(wait) = error.wait() {
         // Whole seconds in the header, never 0; `retryAfterMs` in the body is exact.
         let seconds = wait.as_millis().div_ceil(1000).max(1);
