@@ -14,6 +14,7 @@ mod origin;
 mod record;
 mod retry;
 mod sandboxes;
+mod sessions;
 mod snapshots;
 mod socket;
 mod uploads;

@@ -6,7 +6,6 @@ use axum::http::Uri;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use runtime_api::Time;
 use runtime_api::error::ErrorBody;
 use runtime_api::session::{CreateSession, NewSession, Session, SessionList};
 use runtime_model::SessionId;
@@ -119,7 +118,7 @@ async fn revoke(Extract(app): Extract<AppState>, Path((id, session)): Path<(Stri
 }
 
 fn record(row: &SessionRow, now: i64) -> Session {
-    let time = |ms| Time::from_millis(ms).unwrap_or_default();
+    let time = crate::clock::time;
     Session {
         id: row.id.to_string(),
         sandbox_id: row.sandbox.to_string(),

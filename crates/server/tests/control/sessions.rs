@@ -33,7 +33,7 @@ async fn a_session_is_made_listed_and_revoked() {
     assert_eq!((&made["sandboxId"], &made["name"], &made["state"]), (&json!(id), &json!("tab"), &json!("active")));
     assert_eq!(made["revokedAt"], Value::Null);
     assert_eq!(made["apiUrl"], format!("http://{}", stack.address));
-    let seconds = |time: &Value| chrono(text(time));
+    let seconds = |time: &Value| serde_json::from_value::<runtime_api::Time>(time.clone()).unwrap().0.timestamp();
     assert_eq!(seconds(&made["expiresAt"]) - seconds(&made["createdAt"]), 3600);
 
     let listed = stack.get(&path).await;
@@ -61,11 +61,6 @@ async fn a_session_is_made_listed_and_revoked() {
     stack.call("POST", &elsewhere, json!({})).await.refused(404, "not_found");
     with_token(&stack, text(&second["token"]), "GET", &format!("/v1/sandboxes/{id}"), None).await.ok();
     stack.stop().await;
-}
-
-/// Whole seconds of a time on the wire.
-fn chrono(time: &str) -> i64 {
-    runtime_api::Time::parse(time).expect("a time").0.timestamp()
 }
 
 #[tokio::test]
