@@ -15,6 +15,7 @@ pub mod file;
 pub mod network;
 pub mod process;
 pub mod sandbox;
+pub mod session;
 pub mod snapshot;
 mod time;
 

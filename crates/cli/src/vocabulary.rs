@@ -26,6 +26,7 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
     "wake",
     "extend",
     "fork",
+    "session",
 ];
 
 /// Verbs of the sandbox product that come later.
@@ -37,8 +38,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "preview",
     "previews",
     "unshare",
-    "session",
-    "sessions",
     "mount",
     "mounts",
     "unmount",

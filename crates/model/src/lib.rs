@@ -5,6 +5,6 @@ pub mod network;
 mod shape;
 mod state;
 
-pub use ids::{CredentialId, OrgId, PrincipalId, SandboxId, SnapshotId};
+pub use ids::{CredentialId, OrgId, PrincipalId, SandboxId, SessionId, SnapshotId};
 pub use shape::{Shape, ShapeField, limits};
 pub use state::{Event, Reason, Refusal, State, Step, transition};

@@ -77,7 +77,7 @@ impl Served {
 
         let listener = bind(&args.listen).await?;
         let address = listener.local_addr().context("the listening address")?;
-        let config = config(args.guards, address, descriptors);
+        let config = Config { public_url: args.public_url.clone(), ..config(args.guards, address, descriptors) };
         let app = AppState::open(&data_dir, engine.clone(), config).await?;
 
         let stop = CancellationToken::new();

@@ -44,6 +44,8 @@ pub struct Call {
     pub path: Arc<str>,
     /// Raw, without `?`.
     pub query: String,
+    /// Host and port as the client named them.
+    pub host: Option<String>,
     pub idempotency_key: Option<String>,
     /// `Prefer: wait=N`, capped.
     pub wait: Option<Duration>,
@@ -111,6 +113,7 @@ impl Call {
             method: parts.method.clone(),
             path,
             query: parts.uri.query().unwrap_or_default().to_owned(),
+            host: parts.headers.get("host").and_then(|value| value.to_str().ok()).map(str::to_owned),
             idempotency_key,
             wait: parts.headers.get("prefer").and_then(|value| prefer_wait(value.to_str().ok()?)),
             body: Bytes::new(),

@@ -22,6 +22,7 @@ pub mod reconcile;
 mod routes;
 pub mod sandboxes;
 mod seen_keys;
+pub mod sessions;
 mod snapshots;
 mod state;
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
 use crate::seen_keys::SeenKeys;
+use crate::sessions::Cuts;
 use crate::snapshots::Snapshots;
 
 #[derive(Clone)]
@@ -32,6 +33,7 @@ struct Parts {
     flights: Flights,
     seen_keys: SeenKeys,
     callers: KnownCallers,
+    cuts: Cuts,
     sandboxes: Sandboxes,
     snapshots: Snapshots,
     attachments: Arc<Attachments>,
@@ -77,6 +79,7 @@ impl AppState {
             flights: Flights::default(),
             seen_keys: SeenKeys::new(now_ms()),
             callers: KnownCallers::default(),
+            cuts: Cuts::default(),
             sandboxes: Sandboxes::default(),
             snapshots: Snapshots::default(),
             attachments: Arc::default(),
@@ -117,6 +120,10 @@ impl AppState {
 
     pub(crate) fn callers(&self) -> &KnownCallers {
         &self.0.callers
+    }
+
+    pub(crate) fn cuts(&self) -> &Cuts {
+        &self.0.cuts
     }
 
     pub(crate) fn sandboxes(&self) -> &Sandboxes {

@@ -69,7 +69,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/metrics", Kind::Unavailable, "Metrics"),
     ("/mounts", Kind::Unavailable, "Bucket mounts"),
     ("/previews", Kind::PreviewsUnavailable, "Previews"),
-    ("/sessions", Kind::Unavailable, "Sessions"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
 ];
 

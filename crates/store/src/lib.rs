@@ -8,13 +8,13 @@ mod rows;
 mod sqlite;
 
 pub use rows::{
-    CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, SnapshotFilter,
-    SnapshotRow, SnapshotState, UserKind,
+    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow,
+    SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
 };
 pub use sqlite::SqliteStore;
 
 use async_trait::async_trait;
-use runtime_model::{CredentialId, SandboxId, SnapshotId};
+use runtime_model::{CredentialId, SandboxId, SessionId, SnapshotId};
 
 /// What the bodies of remembered answers may take in all. Beyond it the oldest are forgotten before their time.
 pub const REMEMBERED_BYTES: u64 = 256 * 1024 * 1024;
@@ -123,6 +123,20 @@ pub trait Store: Send + Sync + 'static {
     async fn unfinished_snapshots(&self) -> Result<Vec<SnapshotRow>, StoreError>;
     /// Ready and failed ones past their time.
     async fn expired_snapshots(&self, now_ms: i64) -> Result<Vec<SnapshotId>, StoreError>;
+    /// Refused with [`Outcome::Moved`] where the sandbox has `most` that have not ended.
+    async fn create_session(
+        &self,
+        row: SessionRow,
+        key: Option<IdempotencyRow>,
+        most: u32,
+    ) -> Result<Outcome, StoreError>;
+    async fn session_by_hash(&self, hash: [u8; 32]) -> Result<Option<FoundSession>, StoreError>;
+    /// Of this sandbox and no other.
+    async fn session(&self, sandbox: SandboxId, id: SessionId) -> Result<Option<SessionRow>, StoreError>;
+    /// Those of a sandbox that end after `ended_after_ms`, newest first.
+    async fn sessions(&self, sandbox: SandboxId, ended_after_ms: i64) -> Result<Vec<SessionRow>, StoreError>;
+    /// False if the sandbox has none of that id, or it has ended.
+    async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError>;
     /// Last activity, written without waiting for the disk.
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError>;
 }

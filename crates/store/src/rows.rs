@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use runtime_model::network::Network;
-use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, Shape, SnapshotId, State};
+use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, SessionId, Shape, SnapshotId, State};
 
 /// Times are milliseconds since the Unix epoch.
 #[derive(Debug, Clone)]
@@ -19,6 +19,32 @@ pub struct CredentialRow {
     pub account_wide: bool,
     pub created_at: i64,
     pub revoked_at: Option<i64>,
+}
+
+/// A browser's way into one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRow {
+    pub id: SessionId,
+    pub sandbox: SandboxId,
+    /// The key that made it: revoked, it ends the session.
+    pub credential: CredentialId,
+    pub name: Option<String>,
+    /// Exact origins whose pages may use it.
+    pub origins: Vec<String>,
+    pub hash: [u8; 32],
+    pub created_at: i64,
+    pub expires_at: i64,
+    pub revoked_at: Option<i64>,
+}
+
+/// A session under its token's hash, ended or not.
+#[derive(Debug, Clone)]
+pub struct FoundSession {
+    pub session: SessionRow,
+    /// For whom the key that made it acts.
+    pub principal: PrincipalId,
+    /// That key was revoked.
+    pub orphan: bool,
 }
 
 /// Variables of a sandbox. Values are secrets: never printed, never answered.

@@ -15,6 +15,7 @@ mod origin;
 mod record;
 mod retry;
 mod sandboxes;
+mod sessions;
 mod snapshots;
 mod socket;
 mod uploads;

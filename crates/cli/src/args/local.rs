@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::network::Cidr;
 
-use super::values::word;
+use super::values::{public_url, word};
 
 /// A command that is not a client's.
 #[derive(Debug)]
@@ -163,6 +163,10 @@ pub struct ServeArgs {
     /// makes loopback or link-local addresses reachable.
     #[arg(long = "egress-treat-as-public", value_name = "RANGE")]
     pub treat_as_public: Vec<Cidr>,
+
+    /// Where clients reach this server, if not at the address they call: behind a proxy, say.
+    #[arg(long, value_name = "URL", value_parser = public_url)]
+    pub public_url: Option<String>,
 
     /// Leave the terminal's session; `up` starts the server so.
     #[arg(long, hide = true)]

@@ -3,6 +3,7 @@
 
 pub mod local;
 pub mod sandboxes;
+pub mod sessions;
 pub mod snapshots;
 pub mod values;
 

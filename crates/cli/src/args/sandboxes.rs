@@ -4,6 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::State;
 
+use super::sessions::SessionVerb;
 pub use super::values::Forward;
 use super::values::{
     Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, forward, integer, pair, volume,
@@ -206,6 +207,20 @@ Examples:
   runtime sandboxes network-log worker
   runtime sandboxes network-log worker --refused --limit 20")]
     NetworkLog(NetworkLogArgs),
+
+    /// Give a web page a way into one sandbox, without a key.
+    #[command(
+        alias = "sessions",
+        after_help = "\
+Examples:
+  runtime sandboxes session create worker --origin https://app.example.com
+  runtime sandboxes session ls worker
+  runtime sandboxes session revoke worker ID"
+    )]
+    Session {
+        #[command(subcommand)]
+        verb: SessionVerb,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -15,6 +15,7 @@ mod network;
 mod overview;
 mod process;
 mod run;
+mod sessions;
 mod shell;
 mod show;
 mod snapshots;
@@ -103,6 +104,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
         SandboxVerb::Network(args) => network::network(&context, &args).await,
         SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
+        SandboxVerb::Session { verb } => sessions::session(&context, verb).await,
     }
 }
 

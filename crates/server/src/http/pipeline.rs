@@ -20,7 +20,7 @@ use super::path;
 use crate::call::{PublicPath, RequestId};
 use crate::error::{ApiError, Kind};
 use crate::guards::{self, AddressPlace, Gate, Turn};
-use crate::{AppState, auth, routes};
+use crate::{AppState, auth, routes, sessions};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -65,7 +65,9 @@ impl Pipeline {
         let public = PublicPath(Arc::from(parts.uri.path()));
         let request = Request::from_parts(parts, Body::new(Returning::new(body, unread.clone())));
         // A panic is a fault of ours like another: logged, answered, and the server goes on.
-        let routed = AssertUnwindSafe(self.route(request, id.clone(), public.clone(), place)).catch_unwind().await;
+        let mut page = None;
+        let routed =
+            AssertUnwindSafe(self.route(request, id.clone(), public.clone(), place, &mut page)).catch_unwind().await;
         let mut response = routed.unwrap_or_else(|_| {
             ApiError::internal("answering a request", std::io::Error::other("a handler panicked")).into_response()
         });
@@ -74,6 +76,9 @@ impl Pipeline {
         if let Some(error) = refusal(&mut response) {
             log(&error, &id, method.as_str(), &public.0);
             response = render(&error, &id);
+        }
+        if let Some(page) = page {
+            sessions::allow(response.headers_mut(), page);
         }
         if let Some(allow) = allow {
             response.headers_mut().insert(ALLOW, allow);
@@ -94,14 +99,29 @@ impl Pipeline {
         id: RequestId,
         public: PublicPath,
         place: Option<&Arc<AddressPlace>>,
+        page: &mut Option<HeaderValue>,
     ) -> Response<Body> {
         let mut turn: Option<Turn> = None;
+        let mut access = None;
         if routes::needs_key(&public.0) {
-            let said = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let caller = match auth::authenticate(&self.app, said).await {
+            let (method, headers) = (request.method(), request.headers());
+            if let Some(answer) = sessions::preflight(&self.app, method, &public.0, headers).await {
+                return answer.unwrap_or_else(IntoResponse::into_response);
+            }
+            let said = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let caller = match auth::session_token(said) {
+                None => auth::authenticate(&self.app, said).await,
+                Some(token) => {
+                    let admitted = sessions::admit(&self.app, token, method, &public.0, headers).await;
+                    *page = admitted.0;
+                    admitted.1
+                }
+            };
+            let caller = match caller {
                 Ok(caller) => caller,
                 Err(error) => return error.into_response(),
             };
+            access.clone_from(&caller.session);
             if let Some(place) = place {
                 place.has_key();
             }
@@ -121,6 +141,10 @@ impl Pipeline {
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        };
+        let response = match access {
+            None => response,
+            Some(access) => sessions::until_cut(&self.app, &access, response).await,
         };
         match turn {
             None => response,

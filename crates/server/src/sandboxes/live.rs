@@ -288,7 +288,11 @@ impl AppState {
         let id = parse_id(id)?;
         let live = self.live(id).await?.ok_or_else(not_found)?;
         let row = live.row()?;
-        if caller.reaches(row.credential) { Ok(live) } else { Err(not_found()) }
+        let reached = match &caller.session {
+            Some(access) => access.sandbox == id,
+            None => caller.reaches(row.credential),
+        };
+        if reached { Ok(live) } else { Err(not_found()) }
     }
 
     /// The same for a call into the sandbox: wakes it, waits while it starts, refuses one that is stopped.

@@ -9,6 +9,7 @@ mod network;
 mod node;
 mod pause;
 mod recovery;
+mod sessions;
 mod snapshots;
 mod stack;
 mod validation;

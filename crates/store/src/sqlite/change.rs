@@ -1,12 +1,13 @@
 //! Every change, as statements inside the writer's transaction.
 
-use runtime_model::{CredentialId, SandboxId};
+use runtime_model::{CredentialId, SandboxId, SessionId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
-use super::snapshot;
+use super::{session, snapshot};
 use crate::{
-    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, SnapshotRow, StoreError,
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow, SnapshotRow,
+    StoreError,
 };
 
 pub(super) enum Change {
@@ -23,6 +24,8 @@ pub(super) enum Change {
     Removed(SandboxId),
     CreateSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
     SaveSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
+    CreateSession(Box<SessionRow>, Option<IdempotencyRow>, u32),
+    RevokeSession(SandboxId, SessionId, i64),
     Touch(Vec<(SandboxId, i64)>),
 }
 
@@ -51,6 +54,8 @@ impl Change {
             Self::CreateSandboxes(rows, key) => create_all(db, &rows, key).await,
             Self::CreateSnapshot(row, key) => create_snapshot(db, &row, key).await,
             Self::SaveSnapshot(row, key) => save_snapshot(db, &row, key).await,
+            Self::CreateSession(row, key, most) => create_session(db, &row, key, most).await,
+            Self::RevokeSession(sandbox, id, at) => session::revoke(db, sandbox, id, at).await.map(Applied::Flag),
             Self::UncreateSandbox(id, key) => uncreate(db, id, key).await,
             Self::SaveSandbox(row, key) => save(db, &row, key).await,
             Self::DeleteSandbox(row, key) => delete(db, &row, key).await,
@@ -182,6 +187,7 @@ async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Resu
         .execute(&mut *db)
         .await
         .map_err(at("sweeping deleted snapshots"))?;
+    session::sweep(db, deleted_before).await?;
     bound_bodies(db, REMEMBERED_BYTES).await?;
     // A little each time, so that no change waits long for it.
     sqlx::query("pragma incremental_vacuum(2048)").execute(db).await.map_err(at("giving back free pages"))?;
@@ -291,6 +297,19 @@ async fn create_snapshot(
     }
     snapshot::write(db, row, snapshot::INSERT).await?;
     Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_session(
+    db: &mut SqliteConnection,
+    row: &SessionRow,
+    key: Option<IdempotencyRow>,
+    most: u32,
+) -> Result<Applied, StoreError> {
+    if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    let stored = session::insert(db, row, most).await?;
+    Ok(Applied::Outcome(if stored { Outcome::Done } else { Outcome::Moved }))
 }
 
 async fn save_snapshot(

@@ -7,6 +7,7 @@
 mod change;
 mod epoch;
 mod read;
+mod session;
 mod snapshot;
 mod writer;
 
@@ -16,15 +17,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime_model::{CredentialId, SandboxId, SnapshotId};
+use runtime_model::{CredentialId, SandboxId, SessionId, SnapshotId};
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::oneshot;
 
 use crate::{
-    CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, SnapshotFilter, SnapshotRow, Store,
-    StoreError,
+    CredentialRow, DeletedRow, FoundSession, IdempotencyRow, ListFilter, Outcome, SandboxRow, SessionRow,
+    SnapshotFilter, SnapshotRow, Store, StoreError,
 };
 use change::{Applied, Change};
 use epoch::Epoch;
@@ -232,6 +233,31 @@ impl Store for SqliteStore {
 
     async fn expired_snapshots(&self, now_ms: i64) -> Result<Vec<SnapshotId>, StoreError> {
         snapshot::expired(&self.readers, now_ms).await
+    }
+
+    async fn create_session(
+        &self,
+        row: SessionRow,
+        key: Option<IdempotencyRow>,
+        most: u32,
+    ) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSession(Box::new(row), key, most)).await
+    }
+
+    async fn session_by_hash(&self, hash: [u8; 32]) -> Result<Option<FoundSession>, StoreError> {
+        session::by_hash(&self.readers, hash).await
+    }
+
+    async fn session(&self, sandbox: SandboxId, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        session::one(&self.readers, sandbox, id).await
+    }
+
+    async fn sessions(&self, sandbox: SandboxId, ended_after_ms: i64) -> Result<Vec<SessionRow>, StoreError> {
+        session::of(&self.readers, sandbox, ended_after_ms).await
+    }
+
+    async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError> {
+        self.flag(Change::RevokeSession(sandbox, id, at_ms)).await
     }
 
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError> {
