@@ -19,8 +19,12 @@ export function environmentVariable(name: string): string | undefined {
   return nodeProcess()?.env?.[name];
 }
 
+/** A module of Node, where there is one; programs for browsers import nothing by this. */
+export function builtin<T>(name: string): T | undefined {
+  return nodeProcess()?.getBuiltinModule?.(name) as T | undefined;
+}
+
 /** Whether the marker of a sandbox's inside is there. */
 export function isInsideSandbox(): boolean {
-  const files = nodeProcess()?.getBuiltinModule?.("node:fs") as { existsSync?: (path: string) => boolean } | undefined;
-  return files?.existsSync?.(MARKER) ?? false;
+  return builtin<{ existsSync: (path: string) => boolean }>("node:fs")?.existsSync(MARKER) ?? false;
 }
