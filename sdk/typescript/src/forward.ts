@@ -67,7 +67,7 @@ export class PortForward implements AsyncDisposable {
 /** @internal */
 export async function forwardPort(place: Place, port: number, options: ForwardOptions): Promise<PortForward> {
   const { localPort = port, host = "127.0.0.1", onError, signal } = options;
-  const net = builtin<Net>("node:net");
+  const net = builtin("node:net") as Net | undefined;
   if (net === undefined) {
     throw new RuntimeError({
       code: "unsupported",
@@ -119,7 +119,7 @@ class Tunnels {
 
   constructor(place: Place, first: Tunnel) {
     this.#place = place;
-    this.#use(Promise.resolve(first));
+    void this.#use(Promise.resolve(first));
   }
 
   async connect(port: number): Promise<TunnelConnection> {
@@ -128,12 +128,11 @@ class Tunnels {
 
   close(): void {
     this.#isClosed = true;
-    void this.#current?.then(
-      (tunnel) => {
+    this.#current
+      ?.then((tunnel) => {
         tunnel.close();
-      },
-      () => undefined,
-    );
+      })
+      .catch(() => undefined);
   }
 
   #use(opening: Promise<Tunnel>): Promise<Tunnel> {
@@ -141,10 +140,13 @@ class Tunnels {
     const over = (): void => {
       if (this.#current === opening) this.#current = undefined;
     };
-    void opening.then((tunnel) => {
-      if (this.#isClosed) tunnel.close();
-      return tunnel.closed;
-    }).then(over, over);
+    opening
+      .then((tunnel) => {
+        if (this.#isClosed) tunnel.close();
+        return tunnel.closed;
+      })
+      .finally(over)
+      .catch(() => undefined);
     return opening;
   }
 }

@@ -12,7 +12,14 @@
  */
 
 export { Runtime, type RuntimeOptions } from "./runtime.js";
-export { Sandbox, type AtEnd, type SessionAccess, type SettleOptions, type WakeOptions, type WithClient } from "./sandbox.js";
+export {
+  Sandbox,
+  type AtEnd,
+  type SessionAccess,
+  type SettleOptions,
+  type WakeOptions,
+  type WithClient,
+} from "./sandbox.js";
 export { Sandboxes, type BulkFailure, type CreateInput, type CreateOptions, type ListFilter } from "./sandboxes.js";
 export { Snapshots, type SnapshotFilter, type SnapshotOptions } from "./snapshots.js";
 export { Network } from "./network.js";

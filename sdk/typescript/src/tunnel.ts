@@ -154,7 +154,8 @@ export class Streams {
     const stream = this.#all.get(id);
     if (stream === undefined) throw this.#over ?? failed("the connection is closed");
     const turn = stream.lastWrite.then(async () => {
-      for (let at = 0; at < bytes.length; at += MAX_DATA) await this.#data(stream, id, bytes.subarray(at, at + MAX_DATA));
+      for (let at = 0; at < bytes.length; at += MAX_DATA)
+        await this.#data(stream, id, bytes.subarray(at, at + MAX_DATA));
     });
     stream.lastWrite = turn.catch(() => undefined);
     await turn;

@@ -84,7 +84,8 @@ async function readAt(file: OpenFile, name: string, offset: number, length: numb
   const bytes = new Uint8Array(length);
   for (let at = 0; at < length;) {
     const { bytesRead } = await file.read(bytes, at, length - at, offset + at);
-    if (bytesRead === 0) throw new RuntimeError({ code: "invalid_request", message: `${name} became shorter meanwhile` });
+    if (bytesRead === 0)
+      throw new RuntimeError({ code: "invalid_request", message: `${name} became shorter meanwhile` });
     at += bytesRead;
   }
   return bytes;
@@ -168,7 +169,7 @@ export async function writeAll(file: OpenFile, bytes: Uint8Array): Promise<void>
 }
 
 function theDisk(): Disk {
-  const disk = builtin<Disk>("node:fs/promises");
+  const disk = builtin("node:fs/promises") as Disk | undefined;
   if (disk !== undefined) return disk;
   throw new RuntimeError({
     code: "unsupported",

@@ -74,7 +74,8 @@ async function append(
     await signalProcess(place, process.id, "SIGKILL", { timeoutMs: 10_000 }).catch(() => undefined);
     const ended = await process.wait({ signal: AbortSignal.timeout(10_000) }).catch(() => undefined);
     // One that ended by itself said why.
-    if (ended !== undefined && ended.stderr !== "" && signal?.aborted !== true) throw broken(partial, ended.stderr, error);
+    if (ended !== undefined && ended.stderr !== "" && signal?.aborted !== true)
+      throw broken(partial, ended.stderr, error);
     throw error;
   }
   const { exitCode, stdout, stderr } = await process.wait({ signal });

@@ -129,7 +129,8 @@ export async function* readTar(pieces: AsyncGenerator<Uint8Array>): AsyncGenerat
         else if (kind !== "g") meta[kind === "L" ? "path" : "linkpath"] = untilNul(body);
         continue;
       }
-      const prefix = untilNul(block.subarray(257, 262)) === "ustar" && block[262] === 0 ? untilNul(block.subarray(345, 500)) : "";
+      const prefix =
+        untilNul(block.subarray(257, 262)) === "ustar" && block[262] === 0 ? untilNul(block.subarray(345, 500)) : "";
       const short = untilNul(block.subarray(0, 100));
       const name = meta["path"] ?? (prefix === "" ? short : `${prefix}/${short}`);
       const target = meta["linkpath"] ?? untilNul(block.subarray(157, 257));

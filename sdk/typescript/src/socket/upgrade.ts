@@ -47,8 +47,8 @@ export function upgrade(
   headers: Record<string, string>,
   { onFrame, onEnd }: WireEvents,
 ): Wire | undefined {
-  const http = builtin<Http>(url.startsWith("wss:") ? "node:https" : "node:http");
-  const hash = builtin<Crypto>("node:crypto");
+  const http = builtin(url.startsWith("wss:") ? "node:https" : "node:http") as Http | undefined;
+  const hash = builtin("node:crypto") as Crypto | undefined;
   if (http === undefined || hash === undefined) return undefined;
   const nonce = toBase64(crypto.getRandomValues(new Uint8Array(16)));
   const accepts = hash.createHash("sha1").update(`${nonce}${ACCEPT_SALT}`).digest("base64");

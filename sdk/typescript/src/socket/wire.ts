@@ -65,7 +65,7 @@ function platform(url: string, headers: Record<string, string>, { onFrame, onEnd
   };
   return {
     send: (frame) => {
-      if (!ended) socket.send(frame as string | Uint8Array<ArrayBuffer>);
+      if (!ended) socket.send(frame);
     },
     waiting: () => socket.bufferedAmount,
     close: () => {

@@ -20,11 +20,12 @@ export function environmentVariable(name: string): string | undefined {
 }
 
 /** A module of Node, where there is one; programs for browsers import nothing by this. */
-export function builtin<T>(name: string): T | undefined {
-  return nodeProcess()?.getBuiltinModule?.(name) as T | undefined;
+export function builtin(name: string): unknown {
+  return nodeProcess()?.getBuiltinModule?.(name);
 }
 
 /** Whether the marker of a sandbox's inside is there. */
 export function isInsideSandbox(): boolean {
-  return builtin<{ existsSync: (path: string) => boolean }>("node:fs")?.existsSync(MARKER) ?? false;
+  const files = builtin("node:fs") as { existsSync: (path: string) => boolean } | undefined;
+  return files?.existsSync(MARKER) ?? false;
 }
