@@ -2,6 +2,7 @@
  * Folders as tar, out of a sandbox and into it.
  */
 
+import { RuntimeError } from "../errors.js";
 import { connectionFailure } from "../transport/answer.js";
 import { newKey } from "../transport/key.js";
 import { path } from "../transport/path.js";
@@ -47,7 +48,12 @@ export async function archive(
     try {
       for await (const piece of piecesOf(opened.body)) yield piece;
     } catch (cause) {
-      throw connectionFailure(transport.origin, cause).error;
+      const message = `${folder}: the connection was cut while it was packed`;
+      throw new RuntimeError({
+        code: "download_incomplete",
+        message,
+        cause: connectionFailure(transport.origin, cause).error,
+      });
     } finally {
       opened.close();
     }

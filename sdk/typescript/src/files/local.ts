@@ -96,27 +96,41 @@ export async function downloadLocal(place: Place, remote: string, local: string,
   const { user, onProgress, ...request } = options;
   const { transport, sandboxId } = place;
   const disk = theDisk();
-  if (user !== "root") {
-    const stat = await transport.json<FileStat>({
-      method: "GET",
-      path: path("sandboxes", sandboxId, "files", "stat"),
-      query: { path: remote },
-      options: request,
-    });
-    if (!stat.exists || stat.type !== "directory") {
-      const mode = stat.exists ? parseInt(stat.mode, 8) & 0o777 : 0o644;
-      await again(request, async () => {
-        const pieces = piecesOf(await downloadStream(transport, sandboxId, remote, request));
-        await writeWhole(disk, local, mode, pieces, onProgress);
-      });
-      return;
-    }
-  }
+  if (user !== "root" && (await downloadFile(place, disk, remote, local, options))) return;
   await again(request, async () => {
     const gzip = typeof globalThis.DecompressionStream === "function";
     const packed = piecesOf(await archive(transport, sandboxId, remote, { gzip, user, ...request }));
     await unpackInto(disk, local, gzip ? withoutGzip(packed) : packed, onProgress);
   });
+}
+
+/** False: it is a folder, or a link to one. */
+async function downloadFile(
+  { transport, sandboxId }: Place,
+  disk: Disk,
+  remote: string,
+  local: string,
+  { onProgress, ...request }: CopyOptions,
+): Promise<boolean> {
+  const stat = await transport.json<FileStat>({
+    method: "GET",
+    path: path("sandboxes", sandboxId, "files", "stat"),
+    query: { path: remote },
+    options: request,
+  });
+  if (stat.exists && stat.type === "directory") return false;
+  // The mode of a link says nothing.
+  const mode = stat.exists && stat.type === "file" ? parseInt(stat.mode, 8) & 0o777 : 0o644;
+  try {
+    await again(request, async () => {
+      const pieces = piecesOf(await downloadStream(transport, sandboxId, remote, request));
+      await writeWhole(disk, local, mode, pieces, onProgress);
+    });
+    return true;
+  } catch (error) {
+    if (error instanceof RuntimeError && error.code === "is_a_directory") return false;
+    throw error;
+  }
 }
 
 async function again(request: RequestOptions, copy: () => Promise<void>): Promise<void> {

@@ -36,10 +36,12 @@ export async function writeStream(
   }
   const partial = `${file}.${crypto.getRandomValues(new Uint32Array(2)).join("")}.part`;
   try {
-    await putWhole(transport, sandboxId, partial, bytes, { mode, ...later });
+    // Its own mode comes last: it may forbid writing.
+    await putWhole(transport, sandboxId, partial, bytes, { mode: "600", ...later });
     onProgress?.(bytes.length);
     const hash = new Sha256().update(bytes);
     await append(place, partial, parts, hash, bytes.length, { onProgress, ...later });
+    await change(place, "chmod", { path: partial, mode: mode ?? "644" }, later);
     await change(place, "rename", { from: partial, to: file, overwrite: true }, request);
   } catch (error) {
     await change(place, "remove", { path: partial, recursive: false }, { timeoutMs: 10_000 }).catch(() => undefined);

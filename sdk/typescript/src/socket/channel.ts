@@ -36,6 +36,7 @@ export async function openChannel(transport: Transport, options: ChannelOptions)
   const { url, headers } = transport.socket(path, query);
   return await new Promise<Channel>((resolve, reject) => {
     let ready = false;
+    let hasFailed = false;
     let said: RuntimeError | undefined;
     const timer = setTimeout(() => {
       const message = `${transport.origin} did not open ${path} within ${String(READY_WITHIN_MS / 1000)} s`;
@@ -49,6 +50,7 @@ export async function openChannel(transport: Transport, options: ChannelOptions)
       signal?.removeEventListener("abort", onAbort);
     };
     const fail = (error: RuntimeError): void => {
+      hasFailed = true;
       settled();
       reject(error);
       wire.close();
@@ -80,6 +82,7 @@ export async function openChannel(transport: Transport, options: ChannelOptions)
           onEnd(said ?? (end.cause === undefined ? undefined : connectionFailure(transport.origin, end.cause).error));
           return;
         }
+        if (hasFailed) return;
         // A platform's own WebSocket does not tell how the server answered; a plain request to the same path does.
         void (said !== undefined ? Promise.resolve(said) : why(transport, options, end)).then(fail);
       },

@@ -15,7 +15,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 
 import { utf8 } from "../../src/commands/bytes.js";
-import { packFolder, unpackInto } from "../../src/files/folder.js";
+import { packFolder, unpackInto, withGzip, withoutGzip } from "../../src/files/folder.js";
 import type { Disk } from "../../src/files/local.js";
 import { partsOf, piecesOf } from "../../src/files/pieces.js";
 import { tarEnd, tarHeader, tarPadding, readTar, type TarInput } from "../../src/files/tar.js";
@@ -95,6 +95,30 @@ describe("tar", () => {
       };
       await expect(read(), String(length)).rejects.toMatchObject({ code: "download_incomplete" });
     }
+  });
+
+  test("that is compressed comes back, and is incomplete wherever it was cut", async () => {
+    make();
+    const folder = join(place, "from");
+    const packed = await collect(withGzip(packFolder(here, folder)));
+    expect([packed[0], packed[1]]).toEqual([0x1f, 0x8b]);
+    await unpackInto(here, join(place, "whole"), withoutGzip(cut(packed, 100)));
+    expect(execFileSync("diff", ["-r", folder, join(place, "whole")]).toString()).toBe("");
+    for (const length of [0, 5, 20, packed.length >> 1, packed.length - 1]) {
+      const unpacked = unpackInto(
+        here,
+        join(place, `cut-${String(length)}`),
+        withoutGzip(cut(packed.subarray(0, length), 50)),
+      );
+      await expect(unpacked, String(length)).rejects.toMatchObject({ code: "download_incomplete" });
+    }
+    // What the transfer itself says of its end is passed on.
+    const broken = async function* (): AsyncGenerator<Uint8Array, void, undefined> {
+      yield* cut(packed.subarray(0, 100), 50);
+      throw new RuntimeError({ code: "timeout", message: "the caller gave up" });
+    };
+    const unpacked = unpackInto(here, join(place, "broken"), withoutGzip(broken()));
+    await expect(unpacked).rejects.toMatchObject({ code: "timeout" });
   });
 
   test("leads nowhere but down", async () => {
