@@ -3,8 +3,8 @@ import { afterEach, beforeAll, describe, expect, test } from "vitest";
 
 import {
   AuthenticationError,
-  ConflictError,
   ConnectionError,
+  InvalidRequestError,
   NotFoundError,
   RuntimeError,
   Sandbox,
@@ -146,7 +146,7 @@ test("a process with a terminal is typed into, resized and ended", async () => {
   await process.write("\x04");
   expect((await process.wait()).exitCode).toBe(0);
   const piped = await sandbox.spawn(["cat"], { stdin: "pipe" });
-  expect(await failure(piped.resize(1, 1), ConflictError)).toMatchObject({ status: 409 });
+  expect(await failure(piped.resize(1, 1), InvalidRequestError)).toMatchObject({ code: "invalid_request" });
   await piped.kill("SIGKILL");
 });
 
