@@ -13,7 +13,7 @@ fn on(engine: &str) -> Vec<String> {
 /// What a start of this sandbox is answered by a server with another engine.
 #[track_caller]
 fn refused(machine: &Machine, engine: &str) {
-    let answer = machine.api.post_with(&machine.path(":start"), &[("Prefer", PATIENT)], &json!({}));
+    let answer = machine.api.post_with(&machine.path(":restart"), &[("Prefer", PATIENT)], &json!({}));
     assert_eq!((answer.status, answer.code().as_deref()), (409, Some("engine_mismatch")), "{}", answer.text());
     assert!(answer.text().contains(engine), "it names {engine}: {}", answer.text());
 }
@@ -41,7 +41,7 @@ fn a_sandbox_keeps_the_engine_it_was_made_on() {
     assert_eq!(processes["data"], json!([]), "what ran in the template is not its own");
     assert_eq!(new.output("uname -s; cat /workspace/kept"), "Linux\nby QEMU");
     new.verb(":stop");
-    new.verb(":start");
+    new.verb(":restart");
     assert_eq!(new.output("cat /workspace/kept"), "by QEMU");
     new.verb(":stop");
     stack.stop();
@@ -50,7 +50,7 @@ fn a_sandbox_keeps_the_engine_it_was_made_on() {
     stack.restart();
     let (old, new) = (Machine { api: stack.api(), ..old }, Machine { api: stack.api(), ..new });
     refused(&new, "qemu");
-    old.verb(":start");
+    old.verb(":restart");
     assert_eq!(old.read("/workspace/kept"), b"by gVisor");
     old.delete();
     new.delete();

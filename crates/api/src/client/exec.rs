@@ -140,23 +140,6 @@ impl Client {
         ExecStream { process: Some(process.to_owned()), cursor, ..ExecStream::new(self, sandbox) }
     }
 
-    /// The output of a process from a byte position on, to its end; nothing is sent before the first event is asked for.
-    #[must_use]
-    pub fn follow(&self, sandbox: &str, process: &str, cursor: u64) -> ExecStream {
-        ExecStream {
-            client: self.clone(),
-            sandbox: sandbox.to_owned(),
-            process: Some(process.to_owned()),
-            cursor,
-            source: None,
-            ready: VecDeque::new(),
-            ended: false,
-            empty_closes: 0,
-            failing_since: None,
-            failures: 0,
-        }
-    }
-
     /// Sends a signal to a process and everything it started.
     pub async fn signal(&self, sandbox: &str, process: &str, signal: &str) -> Result<Record> {
         let route = format!("{}:signal", path(&["v1", "sandboxes", sandbox, "processes", process]));

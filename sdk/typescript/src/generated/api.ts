@@ -1278,6 +1278,146 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Sessions that live, and those that ended within a day, newest first; without their tokens. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SessionList"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /** Make a session: what a web page needs to use this sandbox without a key. The token is in this answer only. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["CreateSession"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["NewSession"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                429: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/sessions/{session}:revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End a session now, and what it has open. Repeatable. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                    session: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Session"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/terminal": {
         parameters: {
             query?: never;
@@ -2576,6 +2716,16 @@ export interface components {
             /** @default null */
             volumes?: unknown[] | null;
         };
+        CreateSession: {
+            name?: string | null;
+            /** @description At most 16: `https://host[:port]` or `http://localhost[:port]`. Without any, no page may use it, only programs. */
+            origins?: string[];
+            /**
+             * Format: int32
+             * @description 60 to 86400; 3600 if absent.
+             */
+            ttlSeconds?: number | null;
+        };
         /** @description Nothing is charged on a server of one's own. */
         Credit: {
             addedBy: string;
@@ -2979,6 +3129,14 @@ export interface components {
              */
             internet: boolean;
         };
+        /** @description The only answer that holds the token. */
+        NewSession: components["schemas"]["Session"] & {
+            /** @description Where the page finds this API. */
+            apiUrl: string;
+            replayed?: boolean | null;
+            /** @description Sent as `Authorization: Bearer`. Null where the answer repeats an earlier one: only a hash of it is kept. */
+            token?: string | null;
+        };
         /** @description Memory ran out and the program, or one it started, was ended for it. */
         OutOfMemory: {
             /** @description Always `out_of_memory`. */
@@ -3242,6 +3400,31 @@ export interface components {
              * @description 1 to 365; null keeps it.
              */
             days?: number | null;
+        };
+        /**
+         * @description A way into one sandbox for a web page, without a key. Its token reaches `:exec`, processes, files, uploads, the
+         *     interpreter, the record and the list of previews of that sandbox, and nothing else.
+         */
+        Session: {
+            createdAt: components["schemas"]["Time"];
+            /** @description The id of the key that made it. When that key is revoked, the session ends. */
+            createdBy: string;
+            expiresAt: components["schemas"]["Time"];
+            /** @description A lower-case UUID with dashes. */
+            id: string;
+            name?: string | null;
+            /** @description Origins whose pages may use it, as browsers write them. */
+            origins: string[];
+            revokedAt?: components["schemas"]["Time"] | null;
+            sandboxId: string;
+            /** @description `active`, `expired` or `revoked`. */
+            state: string;
+        };
+        /** @description Those that live, and those that ended within a day; newest first. */
+        SessionList: {
+            data: components["schemas"]["Session"][];
+            /** @description Always null: there is one page. */
+            nextCursor?: string | null;
         };
         /**
          * @description Signals that may be sent; each goes to the whole tree of the process.

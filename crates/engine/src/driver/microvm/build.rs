@@ -1,5 +1,5 @@
-//! Making a template: a machine boots, its agent is greeted once and runs what most run first; then, while it waits for its
-//! next host, the machine is saved and ended.
+//! Making a template: a machine boots, its agent is greeted once and runs what most run first; then, while it waits for
+//! its next host, the machine is saved and ended.
 
 use std::fs;
 use std::path::Path;
@@ -26,8 +26,8 @@ use crate::link::{Asker, Link};
 /// An emulated guest on a busy host.
 const HELLO_LIMIT: Duration = Duration::from_secs(60);
 const SAVE_LIMIT: Duration = Duration::from_secs(60);
-/// What is run in it. The kernel tells within two seconds what it has freed: told before the save, it is in no template, and
-/// none of its copies has to tell it again.
+/// What is run in it. The kernel tells within two seconds what it has freed: told before the save, it is in no template,
+/// and none of its copies has to tell it again.
 const WARM: &str = "python3 -c pass; python3 -c pass; sleep 3";
 const WARM_LIMIT_MS: u64 = 60_000;
 const PIDS: u64 = 1024;
