@@ -11,7 +11,7 @@ _RENAMED = {"sandbox": "sandboxes"}
 UNSERVED = (
     "account", "agents", "apps", "audit", "billing", "builds", "ci", "containers", "domains", "events", "feedback",
     "functions", "images", "ips", "jobs", "mcp", "networks", "otel", "plans", "ports", "referrals", "reservations",
-    "secrets", "snapshots", "sso", "support", "switching", "usage", "usage_export", "usage_requests", "volumes",
+    "secrets", "sso", "support", "switching", "usage", "usage_export", "usage_requests", "volumes",
     "webhooks",
 )  # fmt: skip
 
@@ -23,6 +23,6 @@ def no_such_member(owner: str, name: str) -> AttributeError:
     elif name in _RENAMED:
         tail = f": it is called {_RENAMED[name]!r}."
     else:
-        meant = nearest(name, ("sandboxes", "limits", "me", "request", "close"))
+        meant = nearest(name, ("sandboxes", "snapshots", "limits", "me", "request", "close"))
         tail = f". Did you mean {meant!r}?" if meant and not name.startswith("_") else ""
     return AttributeError(f"{owner} has no {name!r}{tail}")

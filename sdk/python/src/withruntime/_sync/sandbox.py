@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union, cast, overload
 
 from .. import _io_sync as io
-from .._api_types import DeletedSandbox, SandboxInfo
+from .._api_types import DeletedSandbox, SandboxInfo, SnapshotInfo
 from .._call import Call, CapacityCallback, encode
 from .._config import choose_origin
 from .._errors import ConflictError, NotFoundError, RuntimeError
@@ -16,6 +16,9 @@ from .._fields import UPDATE_FIELDS, body_of, given
 from ._transport import Transport
 from .commands import Commands
 from .files import Files
+from .network import Network
+from .sessions import Sessions
+from .snapshots import capture, snapshot_call
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -39,6 +42,10 @@ class Sandbox(Commands):
         self._stop_keeping: Optional[Callable[[], None]] = None
         #: Its files.
         self.files = Files(transport, info["id"])
+        #: What it may reach.
+        self.network = Network(transport, info["id"])
+        #: Ways into it without a key.
+        self.sessions = Sessions(transport, info["id"])
 
     @staticmethod
     def create(
@@ -224,6 +231,102 @@ class Sandbox(Commands):
         """
         body = body_of("update", cast("Mapping[str, Any]", settings), UPDATE_FIELDS, keep_none=True)
         return self._settings("update", body, idempotency_key)
+
+    def snapshot(
+        self,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        retention_days: Optional[int] = None,
+        mode: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+        timeout_seconds: Optional[float] = None,
+    ) -> SnapshotInfo:
+        """Keeps what it is now, and waits until that is done. It stands still for the time that takes.
+
+        Sandboxes are made from it by ``create(snapshot=id)``, also when this one is gone.
+
+        Args:
+            name: For people and ``snapshots.list(name=)``.
+            labels: Those of the sandbox if left out.
+            retention_days: Days it is kept, 1 to 365; a year if left out.
+            mode: ``memory``: disk, memory and processes, as if left out; ``disk``: the disk alone, so that what is
+                made from it starts anew and may have another size.
+            idempotency_key: Calls with the same one take one.
+            timeout_seconds: Seconds to wait; 600 if left out.
+
+        Raises:
+            ConflictError: ``snapshot_failed``; ``sandbox_stopped``.
+            RuntimeError: ``snapshot_timeout``: it is not finished; ``details["snapshotId"]`` names it.
+        """
+        call = snapshot_call(self.id, name, labels, retention_days, mode, idempotency_key, 10)
+        return capture(self, self._transport, call, mode, timeout_seconds)
+
+    @overload
+    def fork(
+        self,
+        count: None = None,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> Sandbox: ...
+
+    @overload
+    def fork(
+        self,
+        count: int,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> list[Sandbox]: ...
+
+    def fork(
+        self,
+        count: Optional[int] = None,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> Union[Sandbox, list[Sandbox]]:
+        """Makes running copies, with its files, memory, processes and variables. It goes on itself.
+
+        Each copy is a sandbox of its own, with its own id, host name and randomness. No room is an error at once.
+
+        Args:
+            count: How many, 1 to 16; with it the result is a list, without it the one copy.
+            name: Of the first copy; the others are called ``name-1``, ``name-2`` and so on.
+            labels: Those of the sandbox if left out.
+            keep_snapshot: Keep the snapshot that the copies are made from.
+            funding: Accepted, not used.
+            secrets: Fewer secrets than the sandbox has.
+            idempotency_key: Calls with the same one make the copies once.
+
+        Raises:
+            ConflictError: ``no_capacity``; ``details["startedSandboxIds"]`` names copies that run all the same.
+        """
+        body = given(
+            count=count,
+            name=name,
+            labels=None if labels is None else dict(labels),
+            keepSnapshot=keep_snapshot,
+            funding=funding,
+            secrets=None if secrets is None else list(secrets),
+        )
+        call = Call("POST", self._path(":fork"), body=encode(body), prefer_wait=60, key=idempotency_key)
+        answer = self._transport.json(call)
+        copies = [Sandbox(self._transport, info, created=True) for info in answer["sandboxes"]]
+        return copies[0] if count is None else copies
 
     def delete(self, idempotency_key: Optional[str] = None) -> DeletedSandbox:
         """Deletes it for good, in whatever state, with its disk. Doing it again answers the same.
