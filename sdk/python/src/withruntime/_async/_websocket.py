@@ -95,7 +95,7 @@ class AsyncWebSocket:
         """The first message, in which the server says that it is ready, or why not.
 
         Args:
-            what: `terminal` or `tunnel`, for the code of what is no proper refusal.
+            what: `terminal` or `tunnel`, for the code of a refusal.
         """
         try:
             first = await self.recv(FIRST_SECONDS)
@@ -103,7 +103,7 @@ class AsyncWebSocket:
             if told.get("type") == "ready":
                 return told
             if told.get("type") == "error":
-                raise refusal(told)
+                raise refused(told, f"{what}_refused")
             raise RuntimeError(f"The server opened no {what}.", code=f"{what}_refused")
         except BaseException:
             await self.close()
@@ -117,6 +117,14 @@ def told_by(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def refused(told: dict[str, Any], code: str) -> RuntimeError:
+    """The exception for a message that refuses to open: its own code is among the details."""
+    error = refusal(told)
+    error.details = {**(error.details or {}), "code": error.code}
+    error.code = code
+    return error
 
 
 def refusal(told: dict[str, Any]) -> RuntimeError:

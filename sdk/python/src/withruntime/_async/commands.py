@@ -201,9 +201,8 @@ class AsyncCommands:
             process_id: A process that was spawned with `pty`, to show it instead.
 
         Raises:
-            NotFoundError: ``not_found``: no such sandbox or process.
-            ConflictError: ``sandbox_stopped``, ``sandbox_paused``.
-            RateLimitError: Too many are open.
+            RuntimeError: ``terminal_refused``, of the class of the server's own error, whose code is in
+                ``details["code"]``: ``not_found``, ``sandbox_stopped``, ``sandbox_paused``, ``rate_limited``, ….
             ConnectionError: The server could not be reached.
         """
         size: tuple[tuple[str, Union[str, int, None]], ...] = (("cols", cols), ("rows", rows))
@@ -220,18 +219,19 @@ class AsyncCommands:
         The sandbox's program may listen at its loopback alone. Many may connect at once.
 
         Args:
-            port: The sandbox's port.
-            local_port: The port here; any that is free if left out, as ``local_port`` of the result tells.
+            port: The sandbox's port, 1 to 65535.
+            local_port: The port here; the same if left out, any that is free with 0. The result tells it.
             host: The address to listen at. Whoever can reach it can reach the sandbox's port.
 
         Raises:
-            ConflictError: ``sandbox_stopped``, ``sandbox_paused``.
+            RuntimeError: ``invalid_request``: no such port; ``tunnel_refused``, as a terminal's refusal.
             ConnectionError: The server could not be reached.
             OSError: The local port is taken.
         """
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-            raise ValueError("port is a number from 1 to 65535")
-        return await AsyncPortForward(await self._tunnel(), port, self._tunnel)._start(local_port, host)
+            raise RuntimeError("A port is a number from 1 to 65535.", code="invalid_request")
+        forward = AsyncPortForward(await self._tunnel(), port, self._tunnel)
+        return await forward._start(port if local_port is None else local_port, host)
 
     async def _tunnel(self) -> AsyncTunnel:
         socket = await self._transport.upgrade(Call("GET", self._path("/tunnel")))

@@ -33,9 +33,9 @@ class AsyncPortForward:
         self.host = ""
         self.local_port = 0
 
-    async def _start(self, local_port: Optional[int], host: str) -> Self:
+    async def _start(self, local_port: int, host: str) -> Self:
         try:
-            self._listener = await io.listen(host, local_port or 0, self._serve)
+            self._listener = await io.listen(host, local_port, self._serve)
         except BaseException:
             await self._tunnel.close()
             raise

@@ -34,9 +34,9 @@ class PortForward:
         self.host = ""
         self.local_port = 0
 
-    def _start(self, local_port: Optional[int], host: str) -> Self:
+    def _start(self, local_port: int, host: str) -> Self:
         try:
-            self._listener = io.listen(host, local_port or 0, self._serve)
+            self._listener = io.listen(host, local_port, self._serve)
         except BaseException:
             self._tunnel.close()
             raise

@@ -97,7 +97,16 @@ class Sandbox(Commands):
             sandbox_id: The sandbox it is for.
             api_url: The server; chosen as a client's ``base_url`` if left out.
             timeout: Seconds a call may take; 0 for no limit.
+
+        Raises:
+            RuntimeError: ``invalid_request``: that is no token of a session.
         """
+        if not token.startswith("rtsess_"):
+            raise RuntimeError(
+                "That is no token of a session: those begin with rtsess_.",
+                code="invalid_request",
+                hint="sandbox.sessions.create() makes one, where the key is.",
+            )
         transport = Transport(
             origin=choose_origin(api_url),
             api_key=token,
@@ -256,9 +265,12 @@ class Sandbox(Commands):
             timeout_seconds: Seconds to wait; 600 if left out.
 
         Raises:
+            ValueError: There is no such mode. Nothing was sent.
             ConflictError: ``snapshot_failed``; ``sandbox_stopped``.
             RuntimeError: ``snapshot_timeout``: it is not finished; ``details["snapshotId"]`` names it.
         """
+        if mode not in (None, "memory", "disk"):
+            raise ValueError("mode is memory or disk")
         call = snapshot_call(self.id, name, labels, retention_days, mode, idempotency_key, 10)
         return capture(self, self._transport, call, mode, timeout_seconds)
 
