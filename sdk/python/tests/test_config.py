@@ -134,4 +134,4 @@ def test_a_member_that_is_not_there_says_why() -> None:
         _ = runtime.sandbox
     with pytest.raises(AttributeError, match="Did you mean 'sandboxes'"):
         _ = runtime.sandboxs
-    assert not hasattr(runtime, "snapshots")
+    assert not hasattr(runtime, "images")
