@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import socket
+import ssl
 import threading
 from typing import Any, Callable, Optional, Union
 
@@ -52,8 +53,11 @@ class Line:
 class Peer:
     """Upgrades every connection and does `work` on it, in a thread each."""
 
-    def __init__(self, work: Callable[[Line], None], accept: Optional[str] = None) -> None:
+    def __init__(
+        self, work: Callable[[Line], None], accept: Optional[str] = None, tls: Optional[ssl.SSLContext] = None
+    ) -> None:
         self._work = work
+        self._tls = tls
         self._accept_as = accept
         self.lines: list[Line] = []
 
@@ -70,7 +74,7 @@ class Peer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _accept(self) -> None:
         while True:
@@ -81,6 +85,8 @@ class Peer:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        if self._tls:
+            connection = self._tls.wrap_socket(connection, server_side=True)
         with connection, connection.makefile("rb") as reader:
             request = read_request(reader)
             if request is None:

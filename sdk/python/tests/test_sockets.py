@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import ssl
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any, Awaitable, Callable
 
 import pytest
@@ -322,3 +326,47 @@ def test_only_tokens_of_sessions_open_a_session() -> None:
     with pytest.raises(RuntimeError) as told:
         Sandbox.from_session("rtcloud_x", BOX["id"])
     assert told.value.code == "invalid_request"
+
+
+@both
+def test_tls_is_read_and_written_at_once(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    files = ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "cert")]
+    made = ["openssl", "req", "-x509", "-nodes", *curve, *files, "-days", "2", *names]
+    subprocess.run(made, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert"))
+    data = [os.urandom(4_000_000) for _ in range(3)]
+
+    async def work(box: Any) -> None:
+        forward = await settle(box.forward_port(80, local_port=0))
+        ran = [blocking(lambda one=one: echoed(forward.local_port, one)) for one in data]  # type: ignore[misc]
+        assert await asyncio.gather(*ran) == data
+        await settle(forward.close())
+
+    with Peer(Flood(), tls=tls) as peer:
+        drive(form, peer.url, work)
+
+
+class Flood:
+    """An echo in one thread, as TLS in a test wants it. It gives credit at once: the client's threads are both busy."""
+
+    def __call__(self, line: Line) -> None:
+        line.send({"type": "ready"})
+        taken = 0
+        while True:
+            kind, data = line.recv()
+            if kind == 8:
+                return
+            what, number, payload = data[:1], data[1:5], data[5:]
+            if what == b"o":
+                line.send(b"o" + number)
+            elif what == b"d":
+                taken += len(payload)
+                line.send(b"d" + number + payload)
+                line.send(b"a" + bytes(4) + taken.to_bytes(8, "big"))
+            elif what == b"e":
+                line.send(b"e" + number)
+                line.send(b"c" + number + b"done")

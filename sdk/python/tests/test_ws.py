@@ -43,8 +43,6 @@ def test_messages_come_out_however_the_bytes_come_in(seed: int) -> None:
     chance = random.Random(seed)
     wanted = [
         Message(chance.choice((TEXT, BINARY)), chance.randbytes(chance.choice((0, 1, 125, 126, 70_000))))
-        if hasattr(chance, "randbytes")
-        else Message(BINARY, bytes(chance.randrange(200)))
         for _ in range(8)
     ]
     stream = b""

@@ -140,12 +140,18 @@ class Duplex:
                         return self._over(otherwise)
                     try:
                         return step()
-                    except (BlockingIOError, ssl.SSLWantReadError):
-                        wanted = writes and not isinstance(self._socket, ssl.SSLSocket)
+                    except BlockingIOError:
+                        to_write = writes
+                    except ssl.SSLWantReadError:
+                        to_write = False
                     except ssl.SSLWantWriteError:
-                        wanted = True
-                if not _usable(self._socket, wanted, timeout):
-                    raise ReadTimeout
+                        to_write = True
+                if to_write == writes:
+                    if not _usable(self._socket, to_write, timeout):
+                        raise ReadTimeout
+                else:
+                    # TLS has something to settle first; the thread for the other direction may do it unseen.
+                    _usable(self._socket, to_write, 0.05)
         finally:
             with self._lock:
                 self._users -= 1
