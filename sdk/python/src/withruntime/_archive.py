@@ -2,14 +2,14 @@
 
 Unpacking happens beside the destination and is moved there once it is whole. An entry outside of it, or a link that
 leads out, refuses the whole archive.
+
+What only folders need is imported where it is used: most programs move none.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-import shutil
-import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 from ._errors import RuntimeError
@@ -23,6 +23,7 @@ _PIECE = 64 * 1024
 def pack(folder: str) -> IO[bytes]:
     """A folder's content as tar.gz in a file without a name, at its beginning. Sockets and devices are left out."""
     import tarfile
+    import tempfile
 
     def plain(entry: tarfile.TarInfo) -> Any:
         if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
@@ -50,7 +51,9 @@ def unpack(file: IO[bytes], folder: str) -> None:
         RuntimeError: ``unsafe_archive``; ``download_incomplete`` where it is cut. Nothing was written.
         OSError: The folder cannot be written.
     """
+    import shutil
     import tarfile
+    import tempfile
     import zlib
 
     final = os.path.abspath(folder)
@@ -78,6 +81,7 @@ def unpack(file: IO[bytes], folder: str) -> None:
 
 
 def _unpack_all(file: IO[bytes], staged: str) -> None:
+    import shutil
     import tarfile
 
     modes: list[tuple[str, int]] = []

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from typing import Optional, Sequence, Union
 
 from .. import _archive
@@ -117,6 +116,8 @@ class Archives:
             raise
 
     def _download_folder(self, path: str, local: str, user: str) -> None:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             for attempt in range(1, _READS + 1):
                 file.seek(0)
