@@ -163,3 +163,19 @@ def test_a_token_that_is_lost_twice_is_told(form: str) -> None:
     with Player([answer(BOX), lost, answer({"id": "a"}), lost]) as player, pytest.raises(RuntimeError) as told:
         drive(form, player.url, session)
     assert told.value.code == "session_token_lost" and "a" in str(told.value.hint)
+
+
+@both
+def test_the_end_of_a_block_stops_a_fork(form: str) -> None:
+    async def block(client: Any) -> None:
+        copy = await settle((await settle(client.sandboxes.get(BOX["id"]))).fork())
+        if form == "async":
+            async with copy:
+                pass
+        else:
+            with copy:
+                pass
+
+    with Player([answer(BOX), answer({"sandboxes": [BOX]}), answer(BOX)]) as player:
+        drive(form, player.url, block)
+        assert asked(player) == ["POST box:fork", "POST box:stop"]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 class AsyncPortForward:
     """Connections to ``host:local_port`` here reach ``port`` of the sandbox. ``async with`` ends it.
 
-    All go through one connection to the server, which is opened again with the next one where it was lost. It keeps a
-    sandbox awake only while something is connected.
+    All go through one connection to the server, which is opened again with the next one where it was lost.
 
     Attributes:
         port: The sandbox's port.

@@ -312,7 +312,8 @@ class AsyncSandbox(AsyncCommands):
     ) -> Union[AsyncSandbox, list[AsyncSandbox]]:
         """Makes running copies, with its files, memory, processes and variables. It goes on itself.
 
-        Each copy is a sandbox of its own, with its own id, host name and randomness. No room is an error at once.
+        Each copy is a sandbox of its own, with its own id, host name and randomness; the end of a ``with`` block stops
+        it, and `delete` ends it for good. No room is an error at once.
 
         Args:
             count: How many, 1 to 16; with it the result is a list, without it the one copy.
@@ -336,7 +337,7 @@ class AsyncSandbox(AsyncCommands):
         )
         call = Call("POST", self._path(":fork"), body=encode(body), prefer_wait=60, key=idempotency_key)
         answer = await self._transport.json(call)
-        copies = [AsyncSandbox(self._transport, info, created=True) for info in answer["sandboxes"]]
+        copies = [AsyncSandbox(self._transport, info) for info in answer["sandboxes"]]
         return copies[0] if count is None else copies
 
     async def delete(self, idempotency_key: Optional[str] = None) -> DeletedSandbox:
