@@ -12,6 +12,7 @@ from .._call import Call, CapacityCallback, encode
 from .._config import choose_origin
 from .._errors import ConflictError, NotFoundError, RuntimeError
 from .._fields import UPDATE_FIELDS, body_of, given
+from .._unserved import no_such_member
 from ._transport import AsyncTransport
 from .commands import AsyncCommands
 from .files import AsyncFiles
@@ -399,6 +400,11 @@ class AsyncSandbox(AsyncCommands):
         except RuntimeError:
             # Nothing that the block's own outcome should be hidden by.
             pass
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member(type(self).__name__, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, state={self.state!r})"

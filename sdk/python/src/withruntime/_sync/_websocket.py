@@ -10,7 +10,7 @@ from typing import Any, Deque, Optional, Union
 from .. import _io_sync as io
 from .._errors import ConnectionError, RuntimeError, error_from_answer
 from .._wire import ReadTimeout, WireError
-from .._ws import BINARY, CLOSE, PING, TEXT, Message, Messages, frame
+from .._ws import BINARY, CLOSE, PING, PONG, TEXT, Message, Messages, frame
 
 #: Seconds until the first message must have come; a sandbox may have to be woken for it.
 FIRST_SECONDS = 125.0
@@ -42,7 +42,7 @@ class WebSocket:
                     if message.kind == BINARY:
                         return message.data
                     if message.kind == PING:
-                        self._send(10, message.data)
+                        self._send(PONG, message.data)
                     elif message.kind == CLOSE:
                         if not self._ended:
                             self._ended = True

@@ -13,6 +13,7 @@ from .._call import Call, CapacityCallback, encode
 from .._config import choose_origin
 from .._errors import ConflictError, NotFoundError, RuntimeError
 from .._fields import UPDATE_FIELDS, body_of, given
+from .._unserved import no_such_member
 from ._transport import Transport
 from .commands import Commands
 from .files import Files
@@ -400,6 +401,11 @@ class Sandbox(Commands):
         except RuntimeError:
             # Nothing that the block's own outcome should be hidden by.
             pass
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member(type(self).__name__, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, state={self.state!r})"
