@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Awaitable, Callable
 
@@ -31,9 +32,13 @@ def drive(form: str, url: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(run())
 
 
+#: Of its own: the event loop's are few, and look up names too.
+THREADS = ThreadPoolExecutor(32)
+
+
 async def blocking(work: Callable[[], Any]) -> Any:
     """Local programs that use a forwarded port, where they hold up no event loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, work)
+    return await asyncio.get_running_loop().run_in_executor(THREADS, work)
 
 
 READY = {"type": "ready", "processId": "p1"}
@@ -140,52 +145,53 @@ def test_a_lost_terminal_is_an_error_and_not_an_end(form: str) -> None:
 
 
 class Echo:
-    """A sandbox whose ports say back what they hear; port 9 has nobody. Counts what it was sent beyond its credit."""
+    """A sandbox whose ports say back what they hear. Port 9 has nobody, port 7 one who never reads.
 
-    def __init__(self, credit: bool = True) -> None:
+    It gives credit late, so that the client must wait for it, and notes the most that was on the way in one tunnel.
+    """
+
+    def __init__(self) -> None:
         self.most = 0
-        self.sent = 0
-        self.taken = 0
-        self.give = threading.Event()
-        self.over = threading.Event()
-        if credit:
-            self.give.set()
+        self.unread = 0
 
     def __call__(self, line: Line) -> None:
-        self.over.clear()
-        self.sent = self.taken = 0
-        line.send({"type": "ready"})
-        lock = threading.Lock()
+        lock, over = threading.Lock(), threading.Event()
+        sent = taken = stuck = 0
+        ports: dict[bytes, bytes] = {}
 
         def credit() -> None:
-            # Late, so that the client must wait for it.
-            self.give.wait(60)
+            nonlocal taken
             try:
-                while not self.over.wait(0.002):
+                while not over.wait(0.002):
                     with lock:
-                        if self.taken != self.sent:
-                            self.taken = self.sent
-                            line.send(b"a" + bytes(4) + self.taken.to_bytes(8, "big"))
+                        if taken != sent - stuck:
+                            taken = sent - stuck
+                            line.send(b"a" + bytes(4) + taken.to_bytes(8, "big"))
             except OSError:
                 # The client has left.
                 return
 
+        line.send({"type": "ready"})
         threading.Thread(target=credit, daemon=True).start()
         while True:
             kind, data = line.recv()
             if kind == 8:
-                self.over.set()
-                self.give.set()
+                over.set()
                 return
             what, number, payload = data[:1], data[1:5], data[5:]
             with lock:
                 if what == b"o":
+                    ports[number] = payload
                     line.send(b"c" + number + b"closed" if payload == b"tcp 9" else b"o" + number)
                 elif what == b"d":
                     assert len(payload) <= 65536
-                    self.sent += len(payload)
-                    self.most = max(self.most, self.sent - self.taken)
-                    line.send(b"d" + number + payload)
+                    sent += len(payload)
+                    self.most = max(self.most, sent - taken)
+                    if ports[number] == b"tcp 7":
+                        stuck += len(payload)
+                        self.unread = stuck
+                    else:
+                        line.send(b"d" + number + payload)
                 elif what == b"e":
                     line.send(b"e" + number)
                     line.send(b"c" + number + b"done")
@@ -225,27 +231,55 @@ def gone(port: int) -> bool:
 
 
 @both
-def test_many_connections_in_one_tunnel_within_its_credit(form: str) -> None:
+@pytest.mark.parametrize("connections, tunnels", [(1, 1), (4, 4), (20, 8)])
+def test_many_connections_within_their_credit(form: str, connections: int, tunnels: int) -> None:
     echo = Echo()
-    data = [bytes([number]) * 1_500_000 for number in range(4)]
+    data = [bytes([number]) * 1_500_000 for number in range(connections)]
 
     async def work(box: Any) -> None:
         forward = await settle(box.forward_port(80, local_port=0))
         assert forward.port == 80 and forward.host == "127.0.0.1"
-        work = [blocking(lambda one=one: echoed(forward.local_port, one)) for one in data]  # type: ignore[misc]
-        assert await asyncio.gather(*work) == data
-        await blocking(lambda: close(form, forward)) if form == "sync" else await forward.close()
+        ran = [blocking(lambda one=one: echoed(forward.local_port, one)) for one in data]  # type: ignore[misc]
+        assert await asyncio.gather(*ran) == data
+        await settle(forward.close())
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", forward.local_port), 5)
 
     with Peer(echo) as peer:
         drive(form, peer.url, work)
-        assert len(peer.lines) == 1
+        assert 1 <= len(peer.lines) <= tunnels
     assert 65536 < echo.most <= 1024 * 1024
 
 
-def close(form: str, forward: Any) -> None:
-    forward.close()
+@both
+def test_one_that_nobody_reads_holds_up_no_other(form: str) -> None:
+    echo = Echo()
+
+    async def work(box: Any) -> None:
+        forward = await settle(box.forward_port(80, local_port=0))
+        stuck = await settle(box.forward_port(7, local_port=0))
+        # Of one forward, to two ports: only the server knows them apart.
+        forward._tunnels, other = stuck._tunnels, forward._tunnels
+        lost = asyncio.ensure_future(blocking(lambda: echoed(stuck.local_port, bytes(8_000_000))))
+        await full(echo)
+        assert await blocking(lambda: echoed(forward.local_port, bytes(2_000_000))) == bytes(2_000_000)
+        # It is ended by the end of the forward.
+        await settle(stuck.close())
+        assert await asyncio.wait_for(lost, 30) == b""
+        await settle(forward.close())
+        for one in other:
+            await settle(one.close())
+
+    with Peer(echo) as peer:
+        drive(form, peer.url, work)
+
+
+async def full(echo: Echo) -> None:
+    """Once as much is on the way as may be."""
+    deadline = time.monotonic() + 30
+    while echo.unread <= 1024 * 1024 - 65536:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 @both
@@ -273,30 +307,6 @@ def test_a_lost_tunnel_is_opened_again(form: str) -> None:
     with Peer(Echo()) as peer:
         drive(form, peer.url, work)
         assert len(peer.lines) == 2
-
-
-@both
-def test_closing_ends_who_waits_for_credit(form: str) -> None:
-    echo = Echo(credit=False)
-
-    async def work(box: Any) -> None:
-        forward = await settle(box.forward_port(80, local_port=0))
-        stuck = asyncio.ensure_future(blocking(lambda: cut(forward.local_port)))
-        deadline = time.monotonic() + 30
-        while echo.sent < 1024 * 1024 - 65536:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
-        await settle(forward.close())
-        await asyncio.wait_for(stuck, 30)
-
-    def cut(port: int) -> None:
-        try:
-            echoed(port, bytes(8_000_000))
-        except OSError:
-            pass
-
-    with Peer(echo) as peer:
-        drive(form, peer.url, work)
 
 
 @both

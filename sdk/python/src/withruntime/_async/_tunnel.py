@@ -99,6 +99,8 @@ class AsyncTunnel:
         self._sent = 0
         self._taken = 0
         self.ended = False
+        #: Connections that were given to it; counted up by who gives them.
+        self.load = 0
         self._reading = io.start(self._read)
 
     async def carry(self, local: io.Duplex, port: int) -> None:
@@ -117,6 +119,8 @@ class AsyncTunnel:
             # The tunnel is gone: so is the connection.
             pass
         finally:
+            # Before anything that could be cancelled.
+            self.load -= 1
             self._gate.now(partial(self._forget, link))
             local.close()
             if outward is not None:
@@ -207,7 +211,7 @@ class AsyncTunnel:
             pass
         finally:
             self._end()
-            await self._socket.close()
+        await self._socket.close()
 
     async def _take(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind == b"a" and len(payload) == 8:

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+#: Tunnels of one forward. In each, connections share what may be on the way, and one that nobody reads holds up the
+#: others; so each connection has a tunnel of its own as long as there are not more.
+_TUNNELS = 8
+
+
 class AsyncPortForward:
     """Connections to ``host:local_port`` here reach ``port`` of the sandbox. ``async with`` ends it.
 
-    All go through one connection to the server, which is opened again with the next one where it was lost.
+    It outlives a lost connection to the server: the next one to the port opens another.
 
     Attributes:
         port: The sandbox's port.
@@ -24,9 +29,9 @@ class AsyncPortForward:
     """
 
     def __init__(self, tunnel: AsyncTunnel, port: int, open_tunnel: Callable[[], Awaitable[AsyncTunnel]]) -> None:
-        self._tunnel = tunnel
+        self._tunnels = [tunnel]
         self._open_tunnel = open_tunnel
-        self._opening = io.Lock()
+        self._choosing = io.Lock()
         self._listener: Optional[io.Listener] = None
         self.port = port
         self.host = ""
@@ -36,28 +41,47 @@ class AsyncPortForward:
         try:
             self._listener = await io.listen(host, local_port, self._serve)
         except BaseException:
-            await self._tunnel.close()
+            await self._end()
             raise
         self.host, self.local_port = host, self._listener.port
         return self
 
     async def _serve(self, local: io.Duplex) -> None:
-        async with self._opening:
-            if self._tunnel.ended and self._listener is not None:
-                try:
-                    self._tunnel = await self._open_tunnel()
-                except RuntimeError:
-                    # Whoever connected sees the connection end, as where nothing listens.
-                    return
-            tunnel = self._tunnel
+        try:
+            tunnel = await self._choose()
+        except RuntimeError:
+            # Whoever connected sees the connection end, as where nothing listens.
+            return
         await tunnel.carry(local, self.port)
+
+    async def _choose(self) -> AsyncTunnel:
+        """The tunnel for one more connection, which is counted in it already."""
+        async with self._choosing:
+            self._tunnels = [one for one in self._tunnels if not one.ended]
+            best = min(self._tunnels, key=lambda one: one.load, default=None)
+            if best is None or (best.load and len(self._tunnels) < _TUNNELS):
+                try:
+                    best = await self._open_tunnel()
+                    self._tunnels.append(best)
+                except RuntimeError:
+                    # No more of them: the connection shares one.
+                    if best is None:
+                        raise
+            best.load += 1
+            return best
 
     async def close(self) -> None:
         """Stops listening, and ends what is connected."""
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close()
-        await self._tunnel.close()
+        await self._end()
+
+    async def _end(self) -> None:
+        async with self._choosing:
+            tunnels, self._tunnels = self._tunnels, []
+        for tunnel in tunnels:
+            await tunnel.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -100,6 +100,8 @@ class Tunnel:
         self._sent = 0
         self._taken = 0
         self.ended = False
+        #: Connections that were given to it; counted up by who gives them.
+        self.load = 0
         self._reading = io.start(self._read)
 
     def carry(self, local: io.Duplex, port: int) -> None:
@@ -118,6 +120,8 @@ class Tunnel:
             # The tunnel is gone: so is the connection.
             pass
         finally:
+            # Before anything that could be cancelled.
+            self.load -= 1
             self._gate.now(partial(self._forget, link))
             local.close()
             if outward is not None:
@@ -208,7 +212,7 @@ class Tunnel:
             pass
         finally:
             self._end()
-            self._socket.close()
+        self._socket.close()
 
     def _take(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind == b"a" and len(payload) == 8:

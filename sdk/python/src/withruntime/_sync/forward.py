@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+#: Tunnels of one forward. In each, connections share what may be on the way, and one that nobody reads holds up the
+#: others; so each connection has a tunnel of its own as long as there are not more.
+_TUNNELS = 8
+
+
 class PortForward:
     """Connections to ``host:local_port`` here reach ``port`` of the sandbox. ``with`` ends it.
 
-    All go through one connection to the server, which is opened again with the next one where it was lost.
+    It outlives a lost connection to the server: the next one to the port opens another.
 
     Attributes:
         port: The sandbox's port.
@@ -25,9 +30,9 @@ class PortForward:
     """
 
     def __init__(self, tunnel: Tunnel, port: int, open_tunnel: Callable[[], Tunnel]) -> None:
-        self._tunnel = tunnel
+        self._tunnels = [tunnel]
         self._open_tunnel = open_tunnel
-        self._opening = io.Lock()
+        self._choosing = io.Lock()
         self._listener: Optional[io.Listener] = None
         self.port = port
         self.host = ""
@@ -37,28 +42,47 @@ class PortForward:
         try:
             self._listener = io.listen(host, local_port, self._serve)
         except BaseException:
-            self._tunnel.close()
+            self._end()
             raise
         self.host, self.local_port = host, self._listener.port
         return self
 
     def _serve(self, local: io.Duplex) -> None:
-        with self._opening:
-            if self._tunnel.ended and self._listener is not None:
-                try:
-                    self._tunnel = self._open_tunnel()
-                except RuntimeError:
-                    # Whoever connected sees the connection end, as where nothing listens.
-                    return
-            tunnel = self._tunnel
+        try:
+            tunnel = self._choose()
+        except RuntimeError:
+            # Whoever connected sees the connection end, as where nothing listens.
+            return
         tunnel.carry(local, self.port)
+
+    def _choose(self) -> Tunnel:
+        """The tunnel for one more connection, which is counted in it already."""
+        with self._choosing:
+            self._tunnels = [one for one in self._tunnels if not one.ended]
+            best = min(self._tunnels, key=lambda one: one.load, default=None)
+            if best is None or (best.load and len(self._tunnels) < _TUNNELS):
+                try:
+                    best = self._open_tunnel()
+                    self._tunnels.append(best)
+                except RuntimeError:
+                    # No more of them: the connection shares one.
+                    if best is None:
+                        raise
+            best.load += 1
+            return best
 
     def close(self) -> None:
         """Stops listening, and ends what is connected."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        self._tunnel.close()
+        self._end()
+
+    def _end(self) -> None:
+        with self._choosing:
+            tunnels, self._tunnels = self._tunnels, []
+        for tunnel in tunnels:
+            tunnel.close()
 
     def __enter__(self) -> Self:
         return self
