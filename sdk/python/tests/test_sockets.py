@@ -260,18 +260,27 @@ def test_one_that_nobody_reads_holds_up_no_other(form: str) -> None:
         stuck = await settle(box.forward_port(7, local_port=0))
         # Of one forward, to two ports: only the server knows them apart.
         forward._tunnels, other = stuck._tunnels, forward._tunnels
-        lost = asyncio.ensure_future(blocking(lambda: echoed(stuck.local_port, bytes(8_000_000))))
+        lost = asyncio.ensure_future(blocking(lambda: cut(stuck.local_port)))
         await full(echo)
         assert await blocking(lambda: echoed(forward.local_port, bytes(2_000_000))) == bytes(2_000_000)
         # It is ended by the end of the forward.
         await settle(stuck.close())
-        assert await asyncio.wait_for(lost, 30) == b""
+        await asyncio.wait_for(lost, 30)
         await settle(forward.close())
         for one in other:
             await settle(one.close())
 
     with Peer(echo) as peer:
         drive(form, peer.url, work)
+
+
+def cut(port: int) -> None:
+    """Sends until it is ended, one way or another."""
+    try:
+        assert echoed(port, bytes(8_000_000)) == b""
+    except OSError:
+        # Reset, where something was on the way.
+        pass
 
 
 async def full(echo: Echo) -> None:
