@@ -59,7 +59,7 @@ def test_a_terminal_is_one(server: Server, box: Sandbox, form: str) -> None:
         assert b"30 100" in shown and b"/tmp" in shown
         # The same one, seen twice.
         other = await settle(mine.terminal(process_id=terminal.process_id))
-        await settle(terminal.resize(90, 20))
+        await settle(other.resize(90, 20))
         await settle(other.write("x\nstty size; exit 5\n"))
         assert b"20 90" in await until(terminal, None)
         assert terminal.exit_code == 5
