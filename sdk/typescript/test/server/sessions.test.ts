@@ -42,15 +42,15 @@ test("a session reaches what runs in its sandbox and its files, until it is revo
   expect((await inside.refresh()).state).toBe("running");
 
   for (const forbidden of [
-    inside.stop(),
-    inside.delete(),
-    inside.snapshot(),
-    inside.network.get(),
-    inside.sessions.list(),
-    inside.terminal(),
-    Sandbox.list({}, { client: client({ apiKey: session.token }) }),
+    () => inside.stop(),
+    () => inside.delete(),
+    () => inside.snapshot(),
+    () => inside.network.get(),
+    () => inside.sessions.list(),
+    () => inside.terminal(),
+    () => Sandbox.list({}, { client: client({ apiKey: session.token }) }).toArray(),
   ]) {
-    expect(await failure(Promise.resolve(forbidden), PermissionDeniedError)).toMatchObject({ code: "forbidden" });
+    expect(await failure<PermissionDeniedError>(forbidden(), PermissionDeniedError)).toMatchObject({ code: "forbidden" });
   }
 
   const listed = await sandbox.sessions.list();

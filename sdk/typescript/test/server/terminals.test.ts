@@ -55,7 +55,7 @@ describe.each(ways)("%s", (_, isPlatform) => {
     terminal.write("into nothing");
   });
 
-  here("a terminal is shown a second time, and a shell goes with its last one", async () => {
+  here("a terminal is shown a second time, and a shell goes with the one that started it", async () => {
     choose();
     const first = await watched();
     first.terminal.write("echo o''ne\n");
@@ -63,13 +63,25 @@ describe.each(ways)("%s", (_, isPlatform) => {
     const second = await watched({ processId: first.terminal.processId });
     await expect.poll(() => second.said.text).toContain("one\r\n");
     expect(second.terminal.processId).toBe(first.terminal.processId);
-    first.terminal.close();
-    expect(await first.terminal.exited).toBeNull();
-    second.terminal.write("echo t''wo\n");
-    await expect.poll(() => second.said.text).toContain("two\r\n");
     second.terminal.close();
+    expect(await second.terminal.exited).toBeNull();
+    first.terminal.write("echo t''wo\n");
+    await expect.poll(() => first.said.text).toContain("two\r\n");
+    first.terminal.close();
     const shell = await sandbox.processes.get(first.terminal.processId);
     await expect.poll(async () => (await shell.refresh()).state).not.toBe("running");
+  });
+
+  here("a shell that another terminal shows outlives the one that started it", async () => {
+    choose();
+    const first = await watched();
+    const { processId } = first.terminal;
+    const second = await watched({ processId });
+    first.terminal.close();
+    expect(await first.terminal.exited).toBeNull();
+    second.terminal.write("echo t''wo; exit 4\n");
+    await expect.poll(() => second.said.text).toContain("two\r\n");
+    expect(await second.terminal.exited).toBe(4);
   });
 
   here("what is refused says why", async () => {
