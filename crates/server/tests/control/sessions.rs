@@ -131,7 +131,8 @@ async fn a_token_is_no_key_for_tools() {
     let made = create(&stack, &id, json!({"origins": [PAGE]})).await;
     let bearer = format!("Bearer {}", text(&made["token"]));
     let call = |tool: &str, arguments: Value| {
-        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}})
+        let params = json!({"name": tool, "arguments": arguments});
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     };
     let ask = async |path: &str, auth: &str, message: &Value| {
         let headers = [("authorization", auth), ("content-type", "application/json"), ("origin", PAGE)];
