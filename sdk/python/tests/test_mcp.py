@@ -180,7 +180,7 @@ def test_copies_go_on_from_where_a_sandbox_stands(server: Server, form: str) -> 
         box = (await tools.call("runtime_sandboxes_create", vcpu=1, memoryMiB=512, labels={"of": name}))["id"]
         started = await tools.call("runtime_sandboxes_exec", id=box, command="sleep 300", background=True)
         await tools.call("runtime_sandboxes_files_write", id=box, path="whose", content="source")
-        asked = {"id": box, "count": 2, "name": name, "labels": {"by": name}}
+        asked: dict[str, Any] = {"id": box, "count": 2, "name": name, "labels": {"by": name}}
         forked = await tools.call("runtime_sandboxes_fork", **asked)
         copies = forked["sandboxes"]
         assert [(one["name"], one["state"]) for one in copies] == [(name, "running"), (f"{name}-1", "running")]
@@ -221,9 +221,10 @@ def test_a_snapshot_is_kept_and_started_from(server: Server, form: str) -> None:
         assert (taken["state"], taken["mode"], taken["name"]) == ("ready", "disk", name)
         assert (taken["sourceSandboxId"], taken["retentionDays"]) == (box, 3) and taken["idempotencyKey"]
         await tools.call("runtime_sandboxes_manage", id=box, action="delete")
-        for filters in ({"sandboxId": box}, {"name": name}, {"sandboxId": box, "state": "ready", "limit": 1}):
-            listed = await tools.call("runtime_snapshots", action="list", **filters)
-            assert [one["id"] for one in listed["data"]] == [kept], filters
+        filters: list[dict[str, Any]] = [{"sandboxId": box}, {"name": name}, {"sandboxId": box, "state": "ready"}]
+        for chosen in filters:
+            listed = await tools.call("runtime_snapshots", action="list", limit=1, **chosen)
+            assert [one["id"] for one in listed["data"]] == [kept], chosen
         assert (await tools.call("runtime_snapshots", action="list", sandboxId=box, state="failed"))["data"] == []
 
         changed = await tools.call("runtime_snapshots", action="update", id=kept, labels={"a": "b"}, ifLabels={})
@@ -457,7 +458,7 @@ def test_two_keys_do_not_see_each_other(server: Server, form: str) -> None:
         async def look(tools: Tools) -> None:
             found = await tools.call("runtime_sandboxes_list")
             assert found["data"] == []
-            for tool, arguments in [
+            tries: list[tuple[str, dict[str, Any]]] = [
                 ("runtime_sandboxes_list", {}),
                 ("runtime_sandboxes_inspect", {}),
                 ("runtime_sandboxes_exec", {"command": "true"}),
@@ -468,7 +469,8 @@ def test_two_keys_do_not_see_each_other(server: Server, form: str) -> None:
                 ("runtime_sandboxes_network", {"action": "set", "internet": False}),
                 ("runtime_sandboxes_previews", {"action": "session_create"}),
                 ("runtime_sandboxes_manage", {"action": "delete"}),
-            ]:
+            ]
+            for tool, arguments in tries:
                 error = await tools.refused(tool, id=sandbox.id, **arguments)
                 assert error["code"] == "not_found", tool
             error = await tools.refused("runtime_snapshots", action="create", sandboxId=sandbox.id)
@@ -504,7 +506,7 @@ def test_a_key_that_may_only_read_changes_nothing(server: Server, box: Sandbox) 
     async def look(tools: Tools) -> None:
         found = await tools.call("runtime_sandboxes_list", id=box.id)
         assert [one["id"] for one in found["data"]] == [box.id]
-        for tool, arguments in [
+        tries: list[tuple[str, dict[str, Any]]] = [
             ("runtime_sandboxes_create", {}),
             ("runtime_sandboxes_exec", {"id": box.id, "command": "true"}),
             ("runtime_sandboxes_manage", {"id": box.id, "action": "stop"}),
@@ -513,7 +515,8 @@ def test_a_key_that_may_only_read_changes_nothing(server: Server, box: Sandbox) 
             ("runtime_sandboxes_previews", {"id": box.id, "action": "session_create"}),
             ("runtime_snapshots", {"action": "create", "sandboxId": box.id}),
             ("runtime_sandboxes_files_read", {"id": box.id, "path": "/etc/passwd"}),
-        ]:
+        ]
+        for tool, arguments in tries:
             error = await tools.refused(tool, **arguments)
             assert error["code"] == "forbidden", tool
 
