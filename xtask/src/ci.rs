@@ -112,6 +112,8 @@ fn sdk_typescript(workspace: &Workspace) -> Result<()> {
     check.env("RUNTIME_BIN", workspace.runtime_binary());
     // Another server must not be taken for the one that was just built.
     check.env_remove("RUNTIME_API_URL").env_remove("RUNTIME_API_KEY");
+    // Here a browser is no luxury: `packages` installs it.
+    check.env("RUNTIME_BROWSER", "required");
     call(&mut check)
 }
 

@@ -15,6 +15,7 @@ use crate::workspace::Workspace;
 const PACKAGES: &[(&str, &str)] = &[
     ("build-essential", "C compiler and linker, for the crates that carry C"),
     ("ca-certificates", "trust roots for downloads"),
+    ("chromium", "the browser whose pages use the TypeScript client"),
     ("curl", "a second HTTP client for tests of framing"),
     ("git", "what tests of the base image clone from"),
     ("iproute2", "network namespaces, for tests of the way out"),

@@ -113,6 +113,17 @@ class Player:
             return None, await settle(self.client.limits.get())
         if call.startswith("sandboxes."):
             return await self.sandboxes(call[len("sandboxes.") :], arguments)
+        if call.startswith("snapshots."):
+            return None, await self.snapshots(call[len("snapshots.") :], arguments)
+        if call.startswith("session."):
+            token = arguments.pop("token")
+            kind = withruntime.AsyncSandbox if inspect.iscoroutinefunction(on.refresh) else withruntime.Sandbox
+            return await self.call(call[len("session.") :], kind.from_session(token, on.id), arguments)
+        if call.startswith(("network.", "sessions.")):
+            of, verb = call.split(".")
+            named = {snake(name): value for name, value in arguments.items()}
+            result = await settle(getattr(getattr(on, of), verb)(**named))
+            return None, {"data": await items(result)} if verb == "list" else result
         if call.startswith("files."):
             return None, await self.files(on.files, call[len("files.") :], arguments)
         named = {snake(name): value for name, value in arguments.items()}
@@ -146,10 +157,39 @@ class Player:
             mode = int(named["mode"], 8) if "mode" in named else None
             await settle(files.write(named["path"], decoded(named["data"]), mode))
             return None
+        if call == "unarchive":
+            await settle(files.unarchive(named["path"], as_bytes(named["data"])))
+            return None
         result = await settle(getattr(files, snake(call))(**named))
-        if call == "read":
+        if call in ("read", "archive"):
             return encoded(result)
         return {"data": result} if call in ("list", "glob") else result
+
+    async def snapshots(self, call: str, arguments: dict[str, Any]) -> Any:
+        all_of = self.client.snapshots
+        if call == "list":
+            named = {snake(name): value for name, value in arguments.items()}
+            return {"data": await items(await settle(all_of.list(**named)))}
+        return await settle(getattr(all_of, call)(arguments["id"]))
+
+    async def on_snapshot(self, box: Any, named: dict[str, Any]) -> tuple[Any, Any]:
+        return None, await settle(box.snapshot(**named))
+
+    async def on_fork(self, box: Any, named: dict[str, Any]) -> tuple[Any, Any]:
+        copy = await settle(box.fork(**named))
+        self.made.append(copy.id)
+        return copy, copy.info
+
+    async def on_terminal(self, box: Any, named: dict[str, Any]) -> tuple[Any, Any]:
+        typed = named.pop("typed", None)
+        opened = await settle(box.terminal(**named))
+        if typed is not None:
+            await settle(opened.write(typed))
+        output = b""
+        while (piece := await settle(opened.recv())) is not None:
+            output += piece
+        await settle(opened.close())
+        return None, {"output": output.decode(), "exitCode": opened.exit_code, "processId": opened.process_id}
 
     async def on_exec(self, box: Any, named: dict[str, Any]) -> tuple[Any, Any]:
         called = {"stdout": "", "stderr": ""}
@@ -301,6 +341,11 @@ def kind_of(value: Any) -> str:
 
 def decoded(value: Any) -> Any:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
+
+
+def as_bytes(value: Any) -> bytes:
+    data = decoded(value)
+    return data.encode() if isinstance(data, str) else bytes(data)
 
 
 def encoded(value: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ macro_rules! tables {
     };
 }
 
-tables! { account commands files sandboxes }
+tables! { account commands files products sandboxes }
 
 #[test]
 fn every_table_is_played() {

@@ -90,7 +90,7 @@ export function makeTools(sandbox: Sandbox, options: ToolOptions): Tool[] {
     },
     {
       name: "runtime_write_file",
-      description: `Write a whole text file of at most 1 MiB in the sandbox. Relative paths begin in ${root}.`,
+      description: `Write a whole text file in the sandbox. Relative paths begin in ${root}.`,
       parameters: schema(
         {
           path: { type: "string", description: "The file; missing folders below /workspace are made." },

@@ -9,7 +9,7 @@ import {
   Sandbox,
   type NewSession,
 } from "../../src/index.js";
-import { chromium, Page } from "../support/browser.js";
+import { isBrowserless, Page } from "../support/browser.js";
 import { browserBundle } from "../support/bundle.js";
 import { FaultyProxy } from "../support/faulty-proxy.js";
 import { box, client, failure } from "../support/runtime.js";
@@ -90,9 +90,9 @@ test("origins that no browser writes are refused", async () => {
   }
 });
 
-if (chromium === undefined) console.warn("there is no chromium: pages are not tried in a browser");
+if (isBrowserless) console.warn("not run: what is tried in a browser, as there is no chromium (apt-get install chromium)");
 
-describe.skipIf(chromium === undefined)("in a browser", () => {
+describe.skipIf(isBrowserless)("in a browser", () => {
   let library: string;
   beforeAll(async () => {
     const entry = fileURLToPath(new URL("../../dist/index.js", import.meta.url));

@@ -12,6 +12,9 @@ export const chromium = [process.env["CHROMIUM"], "/usr/bin/chromium"].find(
   (path) => path !== undefined && existsSync(path),
 );
 
+/** Whether pages are left out: there is no browser, and nobody said that there must be one, as CI does. */
+export const isBrowserless = chromium === undefined && process.env["RUNTIME_BROWSER"] !== "required";
+
 const ANSWER_MS = 45_000;
 
 /** An origin of its own, that serves one script and the package. */
@@ -56,10 +59,11 @@ export class Page implements AsyncDisposable {
       const play = async (withruntime, given) => {${body}};
       const result = await play(withruntime, ${JSON.stringify(given)}).catch((error) => ({ thrown: String(error), code: error.code }));
       await fetch("/result", { method: "POST", body: JSON.stringify(result ?? null) });`;
+    if (chromium === undefined) throw new Error("there is no chromium, and RUNTIME_BROWSER says that it is required");
     const profile = mkdtempSync(join(tmpdir(), "withruntime-browser-"));
     const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"];
     const browser = spawn(
-      chromium ?? "chromium",
+      chromium,
       [...flags, "--no-first-run", `--user-data-dir=${profile}`, `${this.origin}/`],
       { stdio: "ignore", detached: true },
     );

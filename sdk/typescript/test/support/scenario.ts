@@ -96,6 +96,7 @@ class Player {
 
   async #call({ call, on }: Step, given: With): Promise<Result> {
     const target = on === undefined ? undefined : this.#results.get(on);
+    if (target instanceof Sandbox && call.startsWith("session.")) return await inside(this.#runtime, target, call, given);
     if (target instanceof Sandbox) return await onSandbox(target, call, given);
     if (target instanceof Process) return await onProcess(target, call, given);
     return await onRuntime(this.#runtime, call, given);
@@ -128,6 +129,12 @@ async function onRuntime(runtime: Runtime, call: string, given: With): Promise<R
       const { deleted, failed } = await runtime.sandboxes.deleteAll(given);
       return { deleted: deleted.length, failed: failed.length };
     }
+    case "snapshots.get":
+      return await runtime.snapshots.get(given.id);
+    case "snapshots.list":
+      return { data: await runtime.snapshots.list(given).toArray() };
+    case "snapshots.delete":
+      return await runtime.snapshots.delete(given.id);
     default:
       throw new Error(`there is no call ${call}`);
   }
@@ -168,9 +175,44 @@ async function onSandbox(sandbox: Sandbox, call: string, given: With): Promise<R
       return await sandbox.processes.get(given.id);
     case "processes":
       return { data: await sandbox.processes.list() };
+    case "snapshot":
+      return await sandbox.snapshot(given);
+    case "fork":
+      return await sandbox.fork(given);
+    case "network.get":
+      return await sandbox.network.get();
+    case "network.set":
+      return await sandbox.network.set(given);
+    case "terminal":
+      return await terminal(sandbox, given);
+    case "sessions.create":
+      return await sandbox.sessions.create(given);
+    case "sessions.list":
+      return { data: await sandbox.sessions.list() };
+    case "sessions.revoke":
+      return await sandbox.sessions.revoke(given.id);
     default:
       throw new Error(`a sandbox has no call ${call}`);
   }
+}
+
+/** The same sandbox, reached with the token of a session alone. */
+async function inside(runtime: Runtime, sandbox: Sandbox, call: string, { token, ...given }: With): Promise<Result> {
+  const apiUrl = runtime.transport.origin;
+  const page = Sandbox.fromSession({ token, sandboxId: sandbox.id, apiUrl });
+  return await onSandbox(page, call.slice("session.".length), given);
+}
+
+async function terminal(sandbox: Sandbox, { typed, ...options }: With): Promise<Result> {
+  const decoder = new TextDecoder();
+  let output = "";
+  const opened = await sandbox.terminal({
+    ...options,
+    onData: (bytes) => (output += decoder.decode(bytes, { stream: true })),
+  });
+  if (typed !== undefined) opened.write(typed);
+  const exitCode = await opened.exited;
+  return { output, exitCode, processId: opened.processId };
 }
 
 async function exec(sandbox: Sandbox, given: With): Promise<Result> {
@@ -232,6 +274,11 @@ async function onFiles({ files }: Sandbox, call: string, given: With): Promise<R
       return await files.exists(path);
     case "files.remove":
       return await files.remove(path, options);
+    case "files.archive":
+      return base64(new Uint8Array(await new Response(await files.archive(path)).arrayBuffer()));
+    case "files.unarchive":
+      await files.unarchive(path, withBytes(given, "data").data as FileData);
+      return null;
     default:
       throw new Error(`there is no call ${call}`);
   }

@@ -1,10 +1,12 @@
 //! The table of scenarios that all clients share (`sdk/scenarios`), played by the Rust client: so that what the command
 //! line is built on cannot drift from the others.
 //!
-//! [`player`] knows the names of the table, and which calls of the client each is; [`expect`] what is to come of it.
+//! [`player`] and [`products`] know the names of the table, and which calls of the client each is; [`expect`] what is to
+//! come of it.
 
 mod expect;
 mod player;
+mod products;
 
 use std::path::{Path, PathBuf};
 

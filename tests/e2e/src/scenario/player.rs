@@ -10,6 +10,7 @@ use runtime_api::client::{Client, ClientError, ExecEvent, ExecStream, ListFilter
 use serde_json::{Map, Value, json};
 
 use super::expect::differences;
+use super::products;
 
 /// The server has not got what a scenario needs.
 #[derive(Debug)]
@@ -130,7 +131,8 @@ impl<'a> Player<'a> {
             None => self.on_account(call, given).await,
             Some((Handle::Sandbox(id), record)) => match call.strip_prefix("files.") {
                 Some(call) => on_files(self.client, &id, call, &given).await,
-                None => self.on_sandbox(call, &id, &record, given).await,
+                None if call == "fork" => self.fork(&id, given).await,
+                None => on_sandbox(self.client, call, &id, &record, given).await,
             },
             Some((Handle::Process(id, process), _)) => on_process(self.client, &id, &process, call, &given).await,
             Some((Handle::Nothing, _)) => panic!("{call} is called on what is neither sandbox nor process"),
@@ -172,58 +174,70 @@ impl<'a> Player<'a> {
                 let name = if deletes { "deleted" } else { "stopped" };
                 Ok((Handle::Nothing, json!({ name: done, "failed": failed })))
             }
-            _ => panic!("there is no call {call}"),
+            _ => Ok((Handle::Nothing, products::on_account(client, call, &given).await?)),
         }
     }
 
-    async fn on_sandbox(&self, call: &str, id: &str, record: &Value, given: Map<String, Value>) -> Called {
-        let client = self.client;
-        let number = |name: &str| given.get(name).and_then(Value::as_u64);
-        match call {
-            "refresh" => sandbox(client.sandbox(id).await?),
-            "waitFor" => sandbox(client.wait_for_state(id, text(&given, "state"), 60).await?),
-            "stop" => sandbox(client.stop_sandbox(id).await?),
-            "pause" => sandbox(client.pause_sandbox(id).await?),
-            "wake" => match client.wake_sandbox(id, number("timeoutSeconds"), ROOM).await {
-                // Awake is what was asked for, unless the time limit was too.
-                Err(error) if error.code == "not_paused" && number("timeoutSeconds").is_none() => {
-                    let record = client.sandbox(id).await?;
-                    if ["running", "starting"].contains(&record.text("state").unwrap_or_default()) {
-                        return sandbox(record);
-                    }
-                    Err(error)
+    async fn fork(&mut self, id: &str, given: Map<String, Value>) -> Called {
+        let made = self.client.fork_sandbox(id, &given.into()).await?;
+        let copies = made.0["sandboxes"].as_array().cloned().unwrap_or_default();
+        self.made.extend(copies.iter().filter_map(|copy| copy["id"].as_str()).map(str::to_owned));
+        let [copy] = <[Value; 1]>::try_from(copies).expect("one copy, as one was asked for");
+        sandbox(Record(copy))
+    }
+}
+
+async fn on_sandbox(client: &Client, call: &str, id: &str, record: &Value, mut given: Map<String, Value>) -> Called {
+    let token = given.remove("token");
+    if let (Some(call), Some(token)) = (call.strip_prefix("session."), token.as_ref().and_then(Value::as_str)) {
+        let inside = products::inside(client, token);
+        return Box::pin(on_sandbox(&inside, call, id, record, given)).await;
+    }
+    let number = |name: &str| given.get(name).and_then(Value::as_u64);
+    match call {
+        "refresh" => sandbox(client.sandbox(id).await?),
+        "waitFor" => sandbox(client.wait_for_state(id, text(&given, "state"), 60).await?),
+        "stop" => sandbox(client.stop_sandbox(id).await?),
+        "pause" => sandbox(client.pause_sandbox(id).await?),
+        "wake" => match client.wake_sandbox(id, number("timeoutSeconds"), ROOM).await {
+            // Awake is what was asked for, unless the time limit was too.
+            Err(error) if error.code == "not_paused" && number("timeoutSeconds").is_none() => {
+                let record = client.sandbox(id).await?;
+                if ["running", "starting"].contains(&record.text("state").unwrap_or_default()) {
+                    return sandbox(record);
                 }
-                woken => sandbox(woken?),
-            },
-            "restart" => sandbox(client.restart_sandbox(id, ROOM).await?),
-            "extend" => sandbox(client.extend_sandbox(id, number("seconds").expect("seconds")).await?),
-            "update" => sandbox(client.update_sandbox(id, &given.into()).await?),
-            "delete" => nothing(client.delete_sandbox(id).await?),
-            "block" => {
-                // The command line has no blocks; its `run` deletes what it made and leaves what it found.
-                let found = record["reused"] == true || record["$keep"] == true;
-                if found {
-                    client.stop_sandbox(id).await?
-                } else {
-                    client.delete_sandbox(id).await?
-                };
-                Ok((Handle::Nothing, Value::Null))
+                Err(error)
             }
-            "exec" => Ok((Handle::Nothing, exec(client, id, given).await?)),
-            "execStream" => Ok((Handle::Nothing, drained(client.exec(id, command(given).into()).await?).await?)),
-            "spawn" => {
-                let mut body = command(given);
-                if body.get("stdin").is_some_and(|stdin| stdin == "pipe") {
-                    body.remove("stdin");
-                    body.insert("stdinMode".to_owned(), json!("pipe"));
-                }
-                let started = client.post(processes(id, &[]), &body.into()).send().await?;
-                process(id, started)
-            }
-            "process" => process(id, client.get(processes(id, &[text(&given, "id")])).send().await?),
-            "processes" => nothing(client.get(processes(id, &[])).send().await?),
-            _ => panic!("a sandbox has no call {call}"),
+            woken => sandbox(woken?),
+        },
+        "restart" => sandbox(client.restart_sandbox(id, ROOM).await?),
+        "extend" => sandbox(client.extend_sandbox(id, number("seconds").expect("seconds")).await?),
+        "update" => sandbox(client.update_sandbox(id, &given.into()).await?),
+        "delete" => nothing(client.delete_sandbox(id).await?),
+        "block" => {
+            // The command line has no blocks; its `run` deletes what it made and leaves what it found.
+            let found = record["reused"] == true || record["$keep"] == true;
+            if found {
+                client.stop_sandbox(id).await?
+            } else {
+                client.delete_sandbox(id).await?
+            };
+            Ok((Handle::Nothing, Value::Null))
         }
+        "exec" => Ok((Handle::Nothing, exec(client, id, given).await?)),
+        "execStream" => Ok((Handle::Nothing, drained(client.exec(id, command(given).into()).await?).await?)),
+        "spawn" => {
+            let mut body = command(given);
+            if body.get("stdin").is_some_and(|stdin| stdin == "pipe") {
+                body.remove("stdin");
+                body.insert("stdinMode".to_owned(), json!("pipe"));
+            }
+            let started = client.post(processes(id, &[]), &body.into()).send().await?;
+            process(id, started)
+        }
+        "process" => process(id, client.get(processes(id, &[text(&given, "id")])).send().await?),
+        "processes" => nothing(client.get(processes(id, &[])).send().await?),
+        _ => Ok((Handle::Nothing, products::on_sandbox(client, id, call, given).await?)),
     }
 }
 
@@ -393,9 +407,11 @@ async fn on_files(client: &Client, id: &str, call: &str, given: &Map<String, Val
         "readText" => json!(String::from_utf8_lossy(&client.read_file(id, file, LONGEST).await?)),
         "write" => {
             let mode = given.get("mode").and_then(Value::as_str);
-            client.write_file(id, file, bytes(given).into(), mode).await?;
+            products::write(client, id, file, bytes(given).into(), mode).await?;
             Value::Null
         }
+        "archive" => products::archive(client, id, file).await?,
+        "unarchive" => products::unarchive(client, id, file, &bytes(given).into()).await?,
         "list" | "glob" => {
             let glob = given.get("pattern").or_else(|| given.get("glob")).and_then(Value::as_str);
             let root = given.get("root").and_then(Value::as_str).unwrap_or(file);
