@@ -70,7 +70,7 @@ pub(crate) enum Task {
     /// product.
     ///
     /// Installs the packages of sdk/typescript/package-lock.json into its node_modules, and a newer Node.js there where
-    /// the system's is older than 20.19.
+    /// the system's is older than 20.19. Needs Debian's chromium, which `setup-tests` installs.
     SdkTypescript,
 
     /// Only the set-up part of `ci`: packages, cargo tools, the product's build, `runtime setup`.

@@ -64,7 +64,7 @@ export class SandboxTools {
    * such file, wrong arguments) is such an answer, `{"error": {code, message}}`.
    *
    * @param args - An object, or its JSON text.
-   * @throws {@link RuntimeError} what the model can do nothing about: no connection, no right, the server's fault.
+   * @throws `RuntimeError` what the model can do nothing about: no connection, no right, the server's fault.
    */
   async run(name: string, args: unknown, options: { signal?: AbortSignal | undefined } = {}): Promise<string> {
     return await runTool(this.#tools, name, args, options.signal);
