@@ -50,7 +50,9 @@ test("a session reaches what runs in its sandbox and its files, until it is revo
     () => inside.terminal(),
     () => Sandbox.list({}, { client: client({ apiKey: session.token }) }).toArray(),
   ]) {
-    expect(await failure<PermissionDeniedError>(forbidden(), PermissionDeniedError)).toMatchObject({ code: "forbidden" });
+    expect(await failure<PermissionDeniedError>(forbidden(), PermissionDeniedError)).toMatchObject({
+      code: "forbidden",
+    });
   }
 
   const listed = await sandbox.sessions.list();
@@ -90,7 +92,8 @@ test("origins that no browser writes are refused", async () => {
   }
 });
 
-if (isBrowserless) console.warn("not run: what is tried in a browser, as there is no chromium (apt-get install chromium)");
+if (isBrowserless)
+  console.warn("not run: what is tried in a browser, as there is no chromium (apt-get install chromium)");
 
 describe.skipIf(isBrowserless)("in a browser", () => {
   let library: string;

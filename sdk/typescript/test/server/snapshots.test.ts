@@ -14,6 +14,7 @@ test("a snapshot of a sandbox that goes on, and what begins from it", async () =
   const sandbox = await box({ labels: { app: "snap" } });
   await sandbox.files.write("/workspace/kept", "as it was");
   const clock = await sandbox.spawn("for i in $(seq 1000000); do echo $i > /workspace/count; sleep 0.05; done");
+  await expect.poll(() => sandbox.files.exists("/workspace/count")).toBe(true);
   const name = unique("snap");
   const snapshot = await sandbox.snapshot({ name, retentionDays: 7 });
   try {

@@ -53,7 +53,10 @@ test("answers have a bounded length", async () => {
 
 test("a model may write a large file", async () => {
   const content = "0123456789abcdef\n".repeat(100_000);
-  expect(await run("runtime_write_file", { path: "large", content })).toEqual({ path: "/workspace/large", bytes: 1_700_000 });
+  expect(await run("runtime_write_file", { path: "large", content })).toEqual({
+    path: "/workspace/large",
+    bytes: 1_700_000,
+  });
   expect(await run("runtime_exec", { command: "wc -l < large" })).toMatchObject({ stdout: "100000\n" });
 });
 

@@ -62,11 +62,10 @@ export class Page implements AsyncDisposable {
     if (chromium === undefined) throw new Error("there is no chromium, and RUNTIME_BROWSER says that it is required");
     const profile = mkdtempSync(join(tmpdir(), "withruntime-browser-"));
     const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"];
-    const browser = spawn(
-      chromium,
-      [...flags, "--no-first-run", `--user-data-dir=${profile}`, `${this.origin}/`],
-      { stdio: "ignore", detached: true },
-    );
+    const browser = spawn(chromium, [...flags, "--no-first-run", `--user-data-dir=${profile}`, `${this.origin}/`], {
+      stdio: "ignore",
+      detached: true,
+    });
     try {
       return await new Promise((resolve, reject) => {
         this.#told = resolve;

@@ -96,7 +96,8 @@ class Player {
 
   async #call({ call, on }: Step, given: With): Promise<Result> {
     const target = on === undefined ? undefined : this.#results.get(on);
-    if (target instanceof Sandbox && call.startsWith("session.")) return await inside(this.#runtime, target, call, given);
+    if (target instanceof Sandbox && call.startsWith("session."))
+      return await inside(this.#runtime, target, call, given);
     if (target instanceof Sandbox) return await onSandbox(target, call, given);
     if (target instanceof Process) return await onProcess(target, call, given);
     return await onRuntime(this.#runtime, call, given);
