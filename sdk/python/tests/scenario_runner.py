@@ -122,7 +122,9 @@ class Player:
         if call.startswith(("network.", "sessions.")):
             of, verb = call.split(".")
             named = {snake(name): value for name, value in arguments.items()}
-            result = await settle(getattr(getattr(on, of), verb)(**named))
+            # The id of a session goes by its place, not by a name.
+            ids = [named.pop("id")] if "id" in named else []
+            result = await settle(getattr(getattr(on, of), verb)(*ids, **named))
             return None, {"data": await items(result)} if verb == "list" else result
         if call.startswith("files."):
             return None, await self.files(on.files, call[len("files.") :], arguments)

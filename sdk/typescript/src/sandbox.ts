@@ -308,7 +308,8 @@ export class Sandbox {
   /**
    * Opens a terminal, or shows one that is open. Not in browsers, whose sessions reach no socket.
    *
-   * @throws {@link RuntimeError} `terminal_refused`, `unsupported`; {@link RateLimitError} twelve are open.
+   * @throws {@link RuntimeError} `terminal_refused`, of the class of the server's own error, whose code is in `details`:
+   * no such process, twelve are open; `unsupported`.
    */
   async terminal(options: TerminalOptions = {}): Promise<Terminal> {
     return await openTerminal(this.#place, options);
@@ -317,7 +318,7 @@ export class Sandbox {
   /**
    * Opens a way to the ports of its loopback.
    *
-   * @throws {@link RuntimeError} `tunnel_refused`, `unsupported`.
+   * @throws {@link RuntimeError} `tunnel_refused`, as a terminal's refusal; `unsupported`.
    */
   async tunnel(options: { signal?: AbortSignal | undefined } = {}): Promise<Tunnel> {
     return await openTunnel(this.#place, options);

@@ -16,7 +16,7 @@ export interface ChannelOptions {
   path: string;
   query?: Query | undefined;
   signal?: AbortSignal | undefined;
-  /** The code of an error that has none: `terminal_refused`, `tunnel_refused`. */
+  /** The code of a refusal to open: `terminal_refused`, `tunnel_refused`. The server's own is among its details. */
   refusedCode: string;
   onBytes: (bytes: Uint8Array) => void;
   onMessage: (message: Record<string, unknown>) => void;
@@ -65,7 +65,7 @@ export async function openChannel(transport: Transport, options: ChannelOptions)
         const message = parse(frame);
         if (message["type"] === "error") {
           const { error } = message;
-          said = errorFrom(isObject(error) ? { code: refusedCode, ...error } : { code: refusedCode });
+          said = ready ? errorFrom(isObject(error) ? error : {}) : toldRefusal(error, refusedCode);
           if (!ready) fail(said);
         } else if (ready) {
           onMessage(message);
@@ -122,6 +122,13 @@ function parse(text: string): Record<string, unknown> {
   } catch {
     return {};
   }
+}
+
+/** Why a socket that was upgraded is not opened: of the class of the server's error, whose code is among the details. */
+function toldRefusal(error: unknown, code: string): RuntimeError {
+  if (!isObject(error)) return errorFrom({ code });
+  const { code: own, details } = error;
+  return errorFrom({ ...error, code, details: { ...(isObject(details) ? details : {}), code: own } });
 }
 
 function refused(code: string, message: string): RuntimeError {

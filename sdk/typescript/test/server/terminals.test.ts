@@ -87,7 +87,7 @@ describe.each(ways)("%s", (_, isPlatform) => {
   here("what is refused says why", async () => {
     choose();
     const unknown = await failure(sandbox.terminal({ processId: "none" }), NotFoundError);
-    expect(unknown).toMatchObject({ code: "not_found", status: 404 });
+    expect(unknown).toMatchObject({ code: "terminal_refused", status: 404, details: { code: "not_found" } });
     const other = Sandbox.fromSession({ token: "rtsess_no", sandboxId: sandbox.id, apiUrl: client().transport.origin });
     expect(await failure(other.terminal(), AuthenticationError)).toMatchObject({ code: "unauthorized" });
     const nobody = client({ baseUrl: "http://127.0.0.1:9" });
