@@ -135,7 +135,8 @@ async function onRuntime(runtime: Runtime, call: string, given: With): Promise<R
     case "snapshots.list":
       return { data: await runtime.snapshots.list(given).toArray() };
     case "snapshots.delete":
-      return await runtime.snapshots.delete(given.id);
+      await runtime.snapshots.delete(given.id);
+      return null;
     default:
       throw new Error(`there is no call ${call}`);
   }

@@ -14,7 +14,7 @@ pub(super) async fn on_account(client: &Client, call: &str, given: &Map<String, 
     let id = given.get("id").and_then(Value::as_str).unwrap_or_default();
     match call {
         "snapshots.get" => Ok(client.snapshot(id).await?.0),
-        "snapshots.delete" => Ok(client.delete_snapshot(id).await?.0),
+        "snapshots.delete" => client.delete_snapshot(id).await.map(|_| Value::Null),
         "snapshots.list" => {
             let sandbox = given.get("sandboxId").and_then(Value::as_str);
             let found = client.list_snapshots(sandbox, None).await?;
