@@ -6,6 +6,7 @@
 
 mod actor;
 mod agent_file;
+mod chores;
 pub mod doctor;
 pub mod driver;
 mod engine;

@@ -41,10 +41,10 @@ pub struct SpareLimits {
 impl SpareLimits {
     pub const NONE: Self = Self { most: 0, memory_mib: 0 };
 
-    /// A twentieth of the host's memory; none on a small host.
+    /// A twentieth of the host's memory; none on a small host. One that is emulated is never quite idle: one at most.
     #[must_use]
-    pub fn of_host(memory_mib: u64) -> Self {
-        let most = usize::try_from(memory_mib / 4096).unwrap_or(usize::MAX).min(4);
+    pub fn of_host(memory_mib: u64, emulated: bool) -> Self {
+        let most = usize::try_from(memory_mib / 4096).unwrap_or(usize::MAX).min(if emulated { 1 } else { 4 });
         Self { most, memory_mib: memory_mib / 20 }
     }
 }
@@ -330,7 +330,8 @@ mod tests {
 
     #[test]
     fn small_hosts_keep_none() {
-        assert_eq!(SpareLimits::of_host(2048), SpareLimits { most: 0, memory_mib: 102 });
-        assert_eq!(SpareLimits::of_host(24 * 1024).most, 4);
+        assert_eq!(SpareLimits::of_host(2048, false), SpareLimits { most: 0, memory_mib: 102 });
+        assert_eq!(SpareLimits::of_host(24 * 1024, false).most, 4);
+        assert_eq!(SpareLimits::of_host(24 * 1024, true).most, 1);
     }
 }

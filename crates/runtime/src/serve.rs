@@ -72,7 +72,7 @@ impl Served {
             settings: Settings { public: args.treat_as_public.clone() },
             as_nobody: rustix::process::geteuid().is_root(),
         });
-        let usual = SpareLimits::of_host(host.host_memory_mib);
+        let usual = SpareLimits::of_host(host.host_memory_mib, host.machinery.emulates());
         let spares = SpareLimits { most: args.spares.map_or(usual.most, usize::from), ..usual };
         let engine =
             EngineConfig { egress: Arc::new(egress.clone()), spares, ..EngineConfig::new(host, crate::AGENT)? };
