@@ -144,7 +144,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Ends the tasks and waits for them. The sandboxes go on.
+    /// Ends the tasks and waits for them. The sandboxes go on; what stood ready for others does not.
     pub async fn close(&self) {
         // It would make more of them.
         let keeper = self.spare_keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -152,6 +152,7 @@ impl Engine {
             keeper.abort();
             let _ = keeper.await;
         }
+        self.spares.discard().await;
         self.actors.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.tasks.close();
         self.tasks.wait().await;

@@ -167,6 +167,16 @@ impl Spares {
         }
     }
 
+    /// Removes all that are nobody's. What is left of one that resists goes with the next start.
+    pub(crate) async fn discard(&self) {
+        let all: Vec<SandboxId> = self.stock().ready.drain(..).map(|(id, _)| id).collect();
+        for removed in futures_util::future::join_all(all.into_iter().map(|id| self.remove(id))).await {
+            if let Err(error) = removed {
+                tracing::warn!(%error, "a machine that stood ready goes with the next start");
+            }
+        }
+    }
+
     fn next(&self) -> Next {
         let (room, within_budget) = (self.state.has_memory_to_spare(), self.used_mib() < self.limits.memory_mib);
         self.stock().next(self.limits.most, room, within_budget)

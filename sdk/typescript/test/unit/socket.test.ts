@@ -127,7 +127,8 @@ describe("a server that misbehaves", () => {
       const error = { code: "sandbox_stopped", status: 409, message: "It is stopped." };
       opened(socket, accept, served(TEXT, JSON.stringify({ type: "error", error })), served(CLOSE, Buffer.of(3, 232)));
     };
-    expect(await refusal(any)).toBe("sandbox_stopped");
+    const refused = await failure(sandbox().terminal(), RuntimeError);
+    expect(refused).toMatchObject({ code: "terminal_refused", details: { code: "sandbox_stopped" } });
     answer = (socket) => {
       const body = JSON.stringify({ error: { code: "forbidden", message: "no", status: 403 } });
       socket.end(`HTTP/1.1 403 Forbidden\r\nContent-Length: ${String(body.length)}\r\n\r\n${body}`);
