@@ -92,10 +92,15 @@ impl Asked {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let Some((id, pid, at)) = next(questions.as_fd())? else { continue };
-            if opens(pid, at, path) {
-                return answer(questions.as_fd(), id, file, self.number);
+            if !opens(pid, at, path) {
+                go_on(questions.as_fd(), id)?;
+                continue;
             }
-            go_on(questions.as_fd(), id)?;
+            match answer(questions.as_fd(), id, file, self.number) {
+                // A signal took the program out of its call meanwhile: it begins it anew, and asks again.
+                Err(error) if withdrawn(&error) => {}
+                given => return given,
+            }
         }
     }
 }
@@ -141,9 +146,14 @@ fn go_on(questions: BorrowedFd<'_>, id: u64) -> io::Result<()> {
     response.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     // SAFETY: the kernel reads one such structure.
     match check(unsafe { libc::ioctl(questions.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut response) }) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(error) if withdrawn(&error) => Ok(()),
         result => result,
     }
+}
+
+/// Nobody waits for the answer to that question any more: none is there, or who asked was called away while it came.
+fn withdrawn(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

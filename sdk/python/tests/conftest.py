@@ -1,6 +1,7 @@
 """A real server for the tests: the program that `RUNTIME_BIN` names, with a data directory of its own.
 
 `RUNTIME_TEST_DIR` says where that directory is made; it must lie in the pool of a machine that is set up.
+`RUNTIME_TEST_ENGINE` names the engine that it runs, where that is not to be the server's own choice.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 from withruntime import Runtime, Sandbox
 
 POOL = Path(os.environ.get("RUNTIME_TEST_DIR") or "/var/lib/runtime/pool")
+ENGINE = os.environ.get("RUNTIME_TEST_ENGINE") or "auto"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def server() -> Iterator[Server]:
     try:
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [program, "serve", "--data-dir", str(directory), "--listen", "127.0.0.1:0"],
+                [program, "serve", "--engine", ENGINE, "--data-dir", str(directory), "--listen", "127.0.0.1:0"],
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

@@ -184,13 +184,18 @@ def a_command_that_a_pause_met_is_no_replay_and_keeps_its_output():
 @check
 def one_that_cannot_be_written_down_stays_in_memory_and_wakes():
     s = box()
-    # gVisor does not write down a file on the disk that is deleted and open.
+    engine = rt.request("GET", "/health")["engine"]
+    # gVisor does not write down a file on the disk that is deleted and open; a machine with a kernel of its own does.
     p = s.spawn("exec 7<>/workspace/gone; rm /workspace/gone; echo kept >&7; touch /tmp/ready; exec sleep 1000")
     eventually(lambda: s.files.exists("/tmp/ready"), "the file is gone")
     saves = DATA / "pool/save"
     before = saves.stat().st_mtime_ns
     s.pause()
-    eventually(lambda: saves.stat().st_mtime_ns != before and not list(saves.iterdir()), "a save was tried and given up")
+    if engine == "gvisor":
+        eventually(lambda: saves.stat().st_mtime_ns != before and not list(saves.iterdir()),
+                   "a save was tried and given up")
+    else:
+        saved(s)
     assert s.refresh().state == "paused" and s.info["stopReason"] is None
     assert s.wake().state == "running" and s.info["memoryRestored"] is True
     assert [one["state"] for one in s.processes() if one["id"] == p.id] == ["running"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import withruntime as w
 from pause import count, occupied
-from support import box, check, eventually, fails, host, main, raw, rt, together, unique
+from support import box, check, eventually, fails, host, main, patience, raw, rt, together, unique
 
 DATA = Path(os.environ["RUNTIME_TEST_DATA"])
 
@@ -148,7 +148,7 @@ def a_command_goes_on_through_a_snapshot():
 @check
 def one_of_a_full_disk_is_whole():
     s = box(disk_mib=3072)
-    s.exec("dd if=/dev/zero of=/workspace/full bs=1M; sync", timeout_ms=60_000)
+    s.exec("dd if=/dev/zero of=/workspace/full bs=1M; sync", timeout_ms=patience(60_000))
     assert s.exec("echo more > /workspace/more").exit_code != 0
     size = s.exec("stat -c %s /workspace/full", check=True).stdout
     x = s.snapshot()

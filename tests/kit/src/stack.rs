@@ -101,6 +101,7 @@ impl Stack {
             .args(["serve", "--listen", &self.address.to_string(), "--data-dir"])
             .arg(&self.places.data)
             .args(["--spares", &self.options.spares.to_string()])
+            .args(self.engine())
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .env_remove("RUNTIME_API_KEY")
@@ -110,6 +111,13 @@ impl Stack {
             .stderr(log)
             .spawn()
             .with_context(|| format!("start {}", self.program.display()))
+    }
+
+    /// The engine that `RUNTIME_TEST_ENGINE` names, for a test that does not name one itself.
+    fn engine(&self) -> Vec<std::ffi::OsString> {
+        let chosen = self.options.args.iter().any(|arg| arg == "--engine");
+        let asked = program::env("RUNTIME_TEST_ENGINE").filter(|_| !chosen);
+        asked.map_or_else(Vec::new, |name| vec!["--engine".into(), name.into()])
     }
 
     fn look_if_up(&mut self, written: &Path) -> Result<Option<SocketAddr>> {

@@ -150,6 +150,9 @@ pub(super) fn firecracker(choice: EngineChoice) -> Check {
 pub(super) fn engine(choice: EngineChoice, data_dir: &Path) -> Check {
     let proven = kvm::known(data_dir, By::Qemu).is_some_and(|answer| answer.proven);
     match choice.resolve(data_dir) {
+        Ok(Kind::Qemu) if choice != EngineChoice::Auto && !proven => {
+            Check::ok("engine", "qemu, as asked for; emulated: no guest has been seen to run under KVM here")
+        }
         Ok(kind) if choice != EngineChoice::Auto => Check::ok("engine", format!("{}, as asked for", kind.name())),
         Ok(Kind::Firecracker) => {
             Check::ok("engine", "auto picks firecracker: a guest has been seen to run under KVM here")

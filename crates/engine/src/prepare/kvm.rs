@@ -82,13 +82,27 @@ impl By {
 /// The answer that is on file, whoever asked.
 #[must_use]
 pub fn known(data_dir: &Path, by: By) -> Option<Answer> {
-    let answer: Answer = serde_json::from_slice(&fs::read(data_dir.join(by.file())).ok()?).ok()?;
+    let answer = read(&data_dir.join(by.file()))?;
     (Path::new(DEVICE).exists() || !answer.proven).then_some(answer)
 }
 
 /// The answer for exactly this program and this kernel; a guest is booted if it is not on file.
 pub fn ask(data_dir: &Path, prober: &Prober, guest: &Guest) -> Result<Answer, PrepareError> {
-    let mut answer = Answer {
+    answer(data_dir, prober, guest, |_| true)
+}
+
+/// The same for a set-up, whose operator may have put right since what stood in the way: only a proof is taken from file.
+pub fn ask_again(data_dir: &Path, prober: &Prober, guest: &Guest) -> Result<Answer, PrepareError> {
+    answer(data_dir, prober, guest, |known| known.proven)
+}
+
+fn answer(
+    data_dir: &Path,
+    prober: &Prober,
+    guest: &Guest,
+    holds: impl Fn(&Answer) -> bool,
+) -> Result<Answer, PrepareError> {
+    let question = Answer {
         proven: false,
         words: format!("there is no {DEVICE}: microVMs can only be emulated"),
         program: prober.version().to_owned(),
@@ -96,22 +110,35 @@ pub fn ask(data_dir: &Path, prober: &Prober, guest: &Guest) -> Result<Answer, Pr
         release: super::kernel::release(),
     };
     if !Path::new(DEVICE).exists() {
-        return Ok(answer);
+        return Ok(question);
     }
+    kept(&data_dir.join(prober.by().file()), question, holds, || boot(data_dir, prober, guest))
+}
+
+/// What is on file where it answers this question and holds, else what is found out, which then is on file.
+fn kept(
+    path: &Path,
+    question: Answer,
+    holds: impl Fn(&Answer) -> bool,
+    find_out: impl FnOnce() -> Result<(bool, String), PrepareError>,
+) -> Result<Answer, PrepareError> {
     let same = |known: &Answer| {
-        known.program == answer.program && known.kernel == answer.kernel && known.release == answer.release
+        known.program == question.program && known.kernel == question.kernel && known.release == question.release
     };
-    let by = prober.by();
-    if let Some(known) = known(data_dir, by).filter(same) {
+    if let Some(known) = read(path).filter(|known| same(known) && holds(known)) {
         return Ok(known);
     }
-    (answer.proven, answer.words) = boot(data_dir, prober, guest)?;
-    let path = data_dir.join(by.file());
-    let fail = |source| PrepareError::Io { step: "write", path: path.clone(), source };
+    let (proven, words) = find_out()?;
+    let answer = Answer { proven, words, ..question };
+    let fail = |source| PrepareError::Io { step: "write", path: path.to_owned(), source };
     let new = path.with_extension("new");
     fs::write(&new, serde_json::to_vec(&answer).map_err(|e| fail(e.into()))?).map_err(fail)?;
-    fs::rename(&new, &path).map_err(fail)?;
+    fs::rename(&new, path).map_err(fail)?;
     Ok(answer)
+}
+
+fn read(path: &Path) -> Option<Answer> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 fn boot(data_dir: &Path, prober: &Prober, guest: &Guest) -> Result<(bool, String), PrepareError> {
@@ -259,6 +286,33 @@ fn probe_program() -> Vec<u8> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_proof_is_kept_and_a_setup_asks_again_after_a_no() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kvm.json");
+        let question = |program: &str| Answer {
+            proven: false,
+            words: String::new(),
+            program: program.to_owned(),
+            kernel: "k".to_owned(),
+            release: "r".to_owned(),
+        };
+        let (always, proofs) = (|_: &Answer| true, |known: &Answer| known.proven);
+        let says = |proven| move || Ok((proven, if proven { "it ran" } else { "it hung" }.to_owned()));
+        let unasked = || panic!("the answer is on file");
+        assert_eq!(kept(&path, question("1"), always, says(false)).unwrap().words, "it hung");
+        assert!(!kept(&path, question("1"), always, unasked).unwrap().proven);
+        assert!(kept(&path, question("1"), proofs, says(true)).unwrap().proven);
+        assert_eq!(kept(&path, question("1"), proofs, unasked).unwrap().words, "it ran");
+        // Another program, or another kernel of either side, is another question.
+        assert!(!kept(&path, question("2"), always, says(false)).unwrap().proven);
+        for other in [Answer { kernel: "l".into(), ..question("2") }, Answer { release: "s".into(), ..question("2") }] {
+            assert!(kept(&path, other, always, says(true)).unwrap().proven);
+        }
+        fs::write(&path, "{").unwrap();
+        assert!(kept(&path, question("2"), always, says(true)).unwrap().proven, "what cannot be read is no answer");
+    }
 
     #[test]
     fn a_console_is_heard_up_to_the_mark_and_no_longer() {

@@ -313,7 +313,7 @@ impl Run<'_> {
                 Kind::Firecracker => Prober::Firecracker(Firecracker::find().map_err(|e| absent(&e))?),
                 Kind::Gvisor | Kind::Qemu => Prober::Qemu(Qemu::find().map_err(|e| absent(&e))?),
             };
-            kvm::ask(&data_dir, &prober, &guest)
+            kvm::ask_again(&data_dir, &prober, &guest)
         });
         let answer =
             asked.await.map_err(|e| PrepareError::Packages { what: format!("the probe broke off: {e}") })??;

@@ -1,6 +1,7 @@
 /**
  * One real server for all tests: `runtime serve` on a port of its own and a data directory in the machine's pool. With
- * RUNTIME_API_URL and RUNTIME_API_KEY set, that server is used instead.
+ * RUNTIME_API_URL and RUNTIME_API_KEY set, that server is used instead. RUNTIME_TEST_ENGINE names the engine that it runs,
+ * where that is not to be the server's own choice.
  */
 
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
@@ -67,7 +68,8 @@ export default async function setup(project: TestProject): Promise<() => Promise
 function start(program: string, data: string, log: string): ChildProcess {
   const out = openSync(log, "a");
   const { RUNTIME_API_URL: _url, RUNTIME_API_KEY: _key, ...env } = process.env;
-  return spawn(program, ["serve", "--data-dir", data, "--listen", "127.0.0.1:0"], {
+  const engine = process.env["RUNTIME_TEST_ENGINE"] ?? "auto";
+  return spawn(program, ["serve", "--engine", engine, "--data-dir", data, "--listen", "127.0.0.1:0"], {
     stdio: ["ignore", out, out],
     env: { ...env, NO_PROXY: "127.0.0.1" },
   });

@@ -133,6 +133,7 @@ impl Qmp {
 
     /// Writes the machine's state to `file` and leaves it standing still, its disk written.
     pub(crate) fn save(&mut self, file: impl AsFd, memory_apart: bool, limit: Duration) -> Result<(), QmpError> {
+        self.stand_still_anew()?;
         self.leave_out_memory(memory_apart)?;
         self.ask_with("getfd", json!({ "fdname": "state" }), Some(file.as_fd()))?;
         // As fast as the disk takes it.
@@ -155,6 +156,16 @@ impl Qmp {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// QEMU does not save a machine that still stands as its last save left it: it has to have run since, if only for a
+    /// moment. What is written then is that later state, to which the disk belongs that is kept after the save.
+    fn stand_still_anew(&mut self) -> Result<(), QmpError> {
+        if self.ask("query-status", Value::Null)?["status"] == "postmigrate" {
+            self.resume()?;
+            self.freeze()?;
+        }
+        Ok(())
     }
 
     fn leave_out_memory(&mut self, yes: bool) -> Result<(), QmpError> {
@@ -225,10 +236,17 @@ mod tests {
         let failed = r#"{"return":{"status":"failed","error-desc":"No space left"}}"#;
         let script =
             ["migrate-set-capabilities", "getfd", "migrate-set-parameters", "migrate"].map(|name| (name, done));
-        let (dir, thread) = monitor(script.into_iter().chain([("query-migrate", failed)]).collect());
-        let mut qmp = Qmp::connect(&dir.path().join("q")).unwrap();
-        let error = qmp.save(std::fs::File::open("/dev/null").unwrap(), true, ANSWER_LIMIT).unwrap_err();
-        assert_eq!(error.to_string(), "QEMU could not finish the save: No space left");
-        thread.join().unwrap();
+        // One that stands as a save left it is let go on for a moment first.
+        for (status, first) in [
+            (r#"{"return":{"status":"paused"}}"#, &[][..]),
+            (r#"{"return":{"status":"postmigrate"}}"#, &[("cont", done), ("stop", done)]),
+        ] {
+            let before = [("query-status", status)].into_iter().chain(first.iter().copied());
+            let (dir, thread) = monitor(before.chain(script).chain([("query-migrate", failed)]).collect());
+            let mut qmp = Qmp::connect(&dir.path().join("q")).unwrap();
+            let error = qmp.save(std::fs::File::open("/dev/null").unwrap(), true, ANSWER_LIMIT).unwrap_err();
+            assert_eq!(error.to_string(), "QEMU could not finish the save: No space left");
+            thread.join().unwrap();
+        }
     }
 }
