@@ -30,7 +30,8 @@ impl Actor {
             Ok(booted) => {
                 self.spare.send_replace(Some(booted.group()));
                 self.machine = Held::Spare(Ready { booted, order });
-                Ok(())
+                // Its own mark is enough.
+                self.state.unmark(self.id)
             }
             Err(error) => {
                 self.undo_start(Disk::New).await;
@@ -41,6 +42,7 @@ impl Actor {
     }
 
     async fn make(&mut self, order: &Order) -> Result<Box<dyn Booted>, NodeError> {
+        self.state.mark(self.id)?;
         // The next server removes it, whatever has become of it.
         self.state.mark_spare(self.id)?;
         let root = self.lay_out(order).await?;
@@ -72,6 +74,6 @@ impl Actor {
         // From here on it is worth keeping.
         self.state.unmark_spare(self.id)?;
         self.show();
-        self.state.unmark(self.id)
+        Ok(())
     }
 }

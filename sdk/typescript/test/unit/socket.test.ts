@@ -3,7 +3,7 @@ import { createServer, type AddressInfo, type Socket } from "node:net";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 
 import { utf8 } from "../../src/commands/bytes.js";
-import { Sandbox, type RuntimeError } from "../../src/index.js";
+import { RuntimeError, Sandbox } from "../../src/index.js";
 import { BINARY, CLOSE, encodeFrame, FrameReader, PING, TEXT } from "../../src/socket/frames.js";
 import { failure } from "../support/runtime.js";
 
