@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Config {
     /// Where clients reach this server, without a trailing slash; `None`: as each of them did.
     pub public_url: Option<String>,
+    /// Below it lie the addresses of previews, `<port>-<sandbox>.<domain>[:port]`, beside those below `localhost`.
+    pub preview_domain: Option<String>,
     /// The only region there is.
     pub region: String,
     /// Off on a loopback address unless asked for.
@@ -32,6 +34,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             public_url: None,
+            preview_domain: None,
             region: "us-east".to_owned(),
             guards: None,
             head_timeout: Duration::from_secs(30),

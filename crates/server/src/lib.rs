@@ -18,6 +18,7 @@ pub mod http;
 pub mod idempotency;
 pub mod keys;
 mod mcp;
+mod previews;
 pub mod reconcile;
 mod routes;
 pub mod sandboxes;

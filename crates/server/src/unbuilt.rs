@@ -68,7 +68,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/mcp", Kind::Unavailable, "MCP"),
     ("/metrics", Kind::Unavailable, "Metrics"),
     ("/mounts", Kind::Unavailable, "Bucket mounts"),
-    ("/previews", Kind::PreviewsUnavailable, "Previews"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
 ];
 

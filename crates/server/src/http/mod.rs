@@ -1,6 +1,7 @@
 //! The HTTP side: connections, framing, and what every request passes before and after its handler.
 
 mod body;
+pub(crate) mod broken;
 mod connections;
 pub(crate) mod late;
 pub(crate) mod path;

@@ -20,7 +20,7 @@ use super::path;
 use crate::call::{PublicPath, RequestId};
 use crate::error::{ApiError, Kind};
 use crate::guards::{self, AddressPlace, Gate, Turn};
-use crate::{AppState, auth, routes, sessions};
+use crate::{AppState, auth, previews, routes, sessions};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -59,6 +59,13 @@ impl Pipeline {
         place: Option<&Arc<AddressPlace>>,
     ) -> Response<Body> {
         let id = RequestId::fresh();
+        if let Some(to) = previews::asked(self.app.config(), request.headers()) {
+            let visited = AssertUnwindSafe(previews::visit(&self.app, to, request, &id)).catch_unwind().await;
+            return visited.unwrap_or_else(|_| {
+                let panicked = std::io::Error::other("a handler panicked");
+                render(&ApiError::internal("answering a visitor of a preview", panicked), &id)
+            });
+        }
         let unread = Unread::default();
         let (parts, body) = request.into_parts();
         let method = parts.method.clone();

@@ -1,0 +1,370 @@
+//! Who may see a preview, and in which state of its sandbox.
+
+use axum::body::Body;
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, REFERER, SET_COOKIE};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use runtime_model::{Reason, State};
+use runtime_store::PreviewRow;
+
+use super::address::Address;
+use super::forward::{Ends, forward};
+use super::token::{self, Claims};
+use super::pages;
+use crate::AppState;
+use crate::call::RequestId;
+use crate::clock::now_ms;
+use crate::error::{ApiError, Kind};
+use crate::guest::gateway::Guest;
+use crate::guest::visit::connect;
+use crate::http::pipeline::render;
+use crate::sessions::Access;
+
+/// What `urlWithToken` carries.
+pub(super) const TOKEN_PARAMETER: &str = "runtime_preview_token";
+const TOKEN_PARAMETERS: [&str; 2] = [TOKEN_PARAMETER, "bl_preview_token"];
+const TOKEN_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("x-runtime-preview-token"), HeaderName::from_static("x-blaxel-preview-token")];
+/// Each preview is a site of its own, so one name does for all.
+const TOKEN_COOKIE: &str = "runtime_preview";
+/// The visitor has read whose page it is.
+const SEEN_COOKIE: &str = "runtime_preview_seen";
+const SEEN_PARAMETER: &str = "runtime_preview_seen";
+/// Seconds for which it is not said again.
+const SEEN_FOR: u32 = 30 * 86_400;
+const REPORT: HeaderName = HeaderName::from_static("x-runtime-report");
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+
+/// Answers a request at a preview's address.
+pub(crate) async fn visit(app: &AppState, to: Address, request: Request<Incoming>, id: &RequestId) -> Response<Body> {
+    let for_people = accepts_pages(request.headers());
+    let report = app.config().public_url.clone().unwrap_or_else(|| {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        format!("http://{}", host.split_once('.').map_or(host, |(_, rest)| rest))
+    });
+    let mut response = match visited(app, to, request).await {
+        Ok(response) => response,
+        Err(error) => {
+            if let Some(cause) = error.cause() {
+                tracing::warn!(request = %id.0, sandbox = %to.sandbox, port = to.port, cause, "a visit failed");
+            }
+            if for_people { pages::refusal(&error) } else { render(&error, id) }
+        }
+    };
+    if let Ok(report) = HeaderValue::from_str(&report) {
+        response.headers_mut().insert(REPORT, report);
+    }
+    response
+}
+
+async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    // Before the look at the row: see `Visits::enter`.
+    let changed = app.visits().enter(to.sandbox, to.port);
+    let Some(row) = app.preview_row(to.sandbox, to.port).await? else {
+        app.visits().forget(to.sandbox, to.port);
+        return Err(nothing(app, to).await);
+    };
+    let asked = Asked::take(&mut request)?;
+    asked.may_frame(&row)?;
+    let mut revoked = None;
+    if row.public {
+        if asked.navigates && !asked.framed && !asked.seen {
+            let host = text(request.headers(), &HOST).unwrap_or_default();
+            return Ok(if asked.says_seen {
+                redirect(request.uri(), &cookie(app, SEEN_COOKIE, "1", SEEN_FOR.into()))
+            } else {
+                pages::before(host, &on(request.uri()))
+            });
+        }
+    } else {
+        let claims = asked.claims(&row)?;
+        revoked = app.still_given(to, claims).await?;
+        if asked.navigates && let Some(token) = &asked.from_link {
+            let left = claims.ends_at - now_ms() / 1000;
+            return Ok(redirect(request.uri(), &cookie(app, TOKEN_COOKIE, token, left)));
+        }
+    }
+    let guest = match find(app, to, asked.navigates).await? {
+        Found::Guest(guest) => *guest,
+        Found::OnItsWay => return Ok(pages::waiting()),
+    };
+    let port = to.port;
+    let io = connect(app, guest, port).await?;
+    let mut response = forward(app, io, request, port, Ends { changed, revoked }).await?;
+    if let Some(sites) = &row.embed_origins
+        && let Ok(policy) = HeaderValue::from_str(&format!("frame-ancestors 'self' {}", sites.join(" ")))
+    {
+        // Beside the page's own policy: a browser keeps to both.
+        response.headers_mut().append(CONTENT_SECURITY_POLICY, policy);
+    }
+    Ok(response)
+}
+
+/// What a request says of its visitor, taken out of it: the server in the sandbox sees none of it.
+struct Asked {
+    /// A browser loads this as a page.
+    navigates: bool,
+    /// Into a frame of another page.
+    framed: bool,
+    /// The page it comes from.
+    referer: Option<String>,
+    tokens: Vec<String>,
+    from_link: Option<String>,
+    seen: bool,
+    says_seen: bool,
+}
+
+impl Asked {
+    fn take(request: &mut Request<Incoming>) -> Result<Self, ApiError> {
+        let headers = request.headers();
+        let mode = text(headers, &FETCH_MODE);
+        let pages = mode.map_or_else(|| accepts_pages(headers), |mode| mode == "navigate");
+        let navigates = pages && request.method() == Method::GET;
+        let framed =
+            text(headers, &FETCH_DEST).is_some_and(|dest| matches!(dest, "iframe" | "frame" | "embed" | "object"));
+        let referer = text(headers, &REFERER).map(str::to_owned);
+        let mut tokens: Vec<String> =
+            TOKEN_HEADERS.iter().filter_map(|name| text(headers, name).map(str::to_owned)).collect();
+        let (uri, parameters) = without_ours(request.uri())?;
+        let find = |name: &str| parameters.iter().find(|(have, _)| have == name).map(|(_, value)| value.clone());
+        let from_link = TOKEN_PARAMETERS.iter().find_map(|name| find(name));
+        let says_seen = find(SEEN_PARAMETER).is_some();
+        tokens.extend(from_link.clone());
+        *request.uri_mut() = uri;
+        for name in &TOKEN_HEADERS {
+            request.headers_mut().remove(name);
+        }
+        let cookies = take_cookies(request.headers_mut());
+        let seen = cookies.iter().any(|(name, _)| name == SEEN_COOKIE);
+        tokens.extend(cookies.into_iter().filter(|(name, _)| name == TOKEN_COOKIE).map(|(_, value)| value));
+        Ok(Self { navigates, framed, referer, tokens, from_link, seen, says_seen })
+    }
+
+    /// Old browsers do not say that they load into a frame; for them there is the policy on the answer.
+    fn may_frame(&self, row: &PreviewRow) -> Result<(), ApiError> {
+        let Some(sites) = row.embed_origins.as_ref().filter(|_| self.framed) else { return Ok(()) };
+        let from = self.referer.as_deref().and_then(|from| from.parse::<Uri>().ok());
+        let from = from.as_ref().and_then(|from| Some((from.scheme_str()?, from.authority()?.as_str())));
+        if from.is_some_and(|(scheme, authority)| sites.iter().any(|site| covers(site, scheme, authority))) {
+            return Ok(());
+        }
+        Err(ApiError::new(Kind::Forbidden, "This page may not be shown inside that site.")
+            .hint("Whoever shares it names the sites in embedOrigins."))
+    }
+
+    fn claims(&self, row: &PreviewRow) -> Result<Claims, ApiError> {
+        let now = now_ms() / 1000;
+        self.tokens.iter().find_map(|said| token::read(row, said, now)).ok_or_else(|| {
+            let said = if self.tokens.is_empty() { "This preview is private." } else { "This link has ended." };
+            ApiError::new(Kind::Unauthorized, said).hint("Ask whoever shared it for a new link.")
+        })
+    }
+}
+
+/// Does an entry of `embedOrigins` stand for this origin?
+fn covers(site: &str, scheme: &str, authority: &str) -> bool {
+    let Some((of, place)) = site.split_once("://") else { return false };
+    let same = match place.strip_prefix("*.") {
+        None => place.eq_ignore_ascii_case(authority),
+        Some(below) => {
+            let cut = authority.len().checked_sub(below.len() + 1).filter(|cut| *cut > 0);
+            cut.is_some_and(|cut| {
+                authority.as_bytes()[cut] == b'.' && authority.as_bytes()[cut + 1..].eq_ignore_ascii_case(below.as_bytes())
+            })
+        }
+    };
+    of == scheme && same
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn accepts_pages(headers: &HeaderMap) -> bool {
+    text(headers, &ACCEPT).is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// The address without what is for us in its query, and that.
+fn without_ours(uri: &Uri) -> Result<(Uri, Vec<(String, String)>), ApiError> {
+    let mut ours = Vec::new();
+    let mut kept = Vec::new();
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name == SEEN_PARAMETER || TOKEN_PARAMETERS.contains(&name) {
+            ours.push((name.to_owned(), value.to_owned()));
+        } else {
+            kept.push(pair);
+        }
+    }
+    let path = uri.path();
+    let text = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+    let whole: PathAndQuery = text.parse().map_err(|_| ApiError::wrong("path", "is not valid"))?;
+    Ok((Uri::from(whole), ours))
+}
+
+/// Our cookies, taken out of what the sandbox is sent.
+fn take_cookies(headers: &mut HeaderMap) -> Vec<(String, String)> {
+    let mut ours = Vec::new();
+    let mut kept: Vec<String> = Vec::new();
+    for value in headers.get_all(COOKIE) {
+        let Ok(value) = value.to_str() else { continue };
+        for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some((name, value)) if name == TOKEN_COOKIE || name == SEEN_COOKIE => {
+                    ours.push((name.to_owned(), value.to_owned()));
+                }
+                _ => kept.push(pair.to_owned()),
+            }
+        }
+    }
+    headers.remove(COOKIE);
+    if !kept.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&kept.join("; "))
+    {
+        headers.insert(COOKIE, value);
+    }
+    ours
+}
+
+/// Behind TLS it is also sent in frames of other sites; without, browsers take no such cookie.
+fn cookie(app: &AppState, name: &str, value: &str, seconds: i64) -> String {
+    let secure = app.config().public_url.as_deref().is_some_and(|url| url.starts_with("https:"));
+    let site = if secure { "Secure; SameSite=None; Partitioned" } else { "SameSite=Lax" };
+    format!("{name}={value}; Path=/; HttpOnly; Max-Age={seconds}; {site}")
+}
+
+/// To the same place, without what was for us.
+fn redirect(uri: &Uri, cookie: &str) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let place = relative(uri);
+    for (name, value) in [(LOCATION, place.as_str()), (SET_COOKIE, cookie)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response.headers_mut().insert("cache-control", HeaderValue::from_static("no-store"));
+    response.headers_mut().insert("referrer-policy", HeaderValue::from_static("no-referrer"));
+    response
+}
+
+/// Never another host's: a path may begin with two slashes.
+fn relative(uri: &Uri) -> String {
+    let place = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    format!("/{}", place.trim_start_matches(['/', '\\']))
+}
+
+fn on(uri: &Uri) -> String {
+    let place = relative(uri);
+    let sign = if place.contains('?') { '&' } else { '?' };
+    format!("{place}{sign}{SEEN_PARAMETER}=1")
+}
+
+enum Found {
+    Guest(Box<Guest>),
+    /// It is being woken.
+    OnItsWay,
+}
+
+/// The sandbox, running; a browser is not held up meanwhile.
+async fn find(app: &AppState, to: Address, navigates: bool) -> Result<Found, ApiError> {
+    let Some(live) = app.live(to.sandbox).await? else { return Err(nothing(app, to).await) };
+    let row = live.row()?;
+    if row.state == State::Stopped {
+        return Err(match row.reason {
+            Some(Reason::StartupFailed | Reason::PauseFailed) => ApiError::new(Kind::Gone, "The sandbox behind this page failed."),
+            _ => ApiError::new(Kind::NotFound, "The sandbox behind this page is stopped."),
+        });
+    }
+    if navigates && row.state != State::Running && (row.auto_wake || row.state == State::Starting) {
+        let (app, live) = (app.clone(), live.clone());
+        // Woken for whoever asks next; what comes of it is then told.
+        app.clone().tasks().spawn(async move { drop(app.ready_again(live).await) });
+        return Ok(Found::OnItsWay);
+    }
+    match app.ready_again(live).await {
+        Ok(ready) => Ok(Found::Guest(Box::new(Guest::of(app, ready)))),
+        Err(error) if error.kind() == Kind::SandboxStopped => {
+            Err(ApiError::new(Kind::NotFound, "The sandbox behind this page is stopped."))
+        }
+        Err(error) if error.status() < 500 => {
+            Err(ApiError::new(Kind::Busy, error.message().to_owned()).retry_after(std::time::Duration::from_secs(5)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// There is no such preview, or no longer its sandbox.
+async fn nothing(app: &AppState, to: Address) -> ApiError {
+    match app.store().deleted(to.sandbox).await {
+        Ok(Some(_)) => ApiError::new(Kind::Gone, "The sandbox behind this page was deleted."),
+        Ok(None) => ApiError::new(Kind::NotFound, "There is nothing at this address.")
+            .hint("Previews are made with: runtime sandboxes preview SANDBOX PORT"),
+        Err(error) => ApiError::internal(format!("looking for sandbox {}", to.sandbox), error),
+    }
+}
+
+impl AppState {
+    /// A token that was read through a session ends with it; what tells of that end.
+    async fn still_given(
+        &self,
+        to: Address,
+        claims: Claims,
+    ) -> Result<Option<tokio_util::sync::CancellationToken>, ApiError> {
+        let Some(session) = claims.session else { return Ok(None) };
+        let ended = || ApiError::new(Kind::Unauthorized, "This link has ended.").hint("Load the page again that it is in.");
+        let access = Access { session, sandbox: to.sandbox, expires_at: claims.ends_at.saturating_mul(1000) };
+        let cut = self.cuts().of(&access);
+        let row = self.store().session(to.sandbox, session).await;
+        let row = row.map_err(|error| ApiError::internal(format!("reading session {session}"), error))?;
+        let live = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now_ms());
+        if live { Ok(Some(cut)) } else { Err(ended()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ours_is_not_shown_to_the_sandbox() {
+        let uri: Uri = "/a/b?x=1&runtime_preview_token=secret&y=%20&bl_preview_token=other".parse().unwrap();
+        let (left, ours) = without_ours(&uri).unwrap();
+        assert_eq!(left.to_string(), "/a/b?x=1&y=%20");
+        assert_eq!(ours.len(), 2);
+        assert_eq!(without_ours(&"/?runtime_preview_token=t".parse().unwrap()).unwrap().0.to_string(), "/");
+
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, HeaderValue::from_static("a=1; runtime_preview=secret; b=2"));
+        headers.append(COOKIE, HeaderValue::from_static("runtime_preview_seen=1"));
+        assert_eq!(take_cookies(&mut headers).len(), 2);
+        assert_eq!(headers.get(COOKIE).unwrap(), "a=1; b=2");
+    }
+
+    #[test]
+    fn a_redirect_stays_on_its_host() {
+        for (from, to) in [("/a?b=c", "/a?b=c"), ("//evil.example/x", "/evil.example/x"), ("/\\evil.example", "/evil.example")] {
+            let Ok(uri) = from.parse::<PathAndQuery>().map(Uri::from) else { continue };
+            assert_eq!(relative(&uri), to);
+        }
+    }
+
+    #[test]
+    fn sites_are_compared_whole() {
+        assert!(covers("https://app.example", "https", "app.example"));
+        assert!(covers("https://*.example.com", "https", "a.b.example.com"));
+        assert!(covers("http://localhost:3000", "http", "localhost:3000"));
+        for (site, scheme, authority) in [
+            ("https://app.example", "http", "app.example"),
+            ("https://app.example", "https", "app.example:8443"),
+            ("https://app.example", "https", "app.example.evil"),
+            ("https://*.example.com", "https", "example.com"),
+            ("https://*.example.com", "https", ".example.com"),
+            ("https://*.example.com", "https", "evilexample.com"),
+        ] {
+            assert!(!covers(site, scheme, authority), "{site} {scheme}://{authority}");
+        }
+    }
+}
