@@ -8,8 +8,8 @@ mod rows;
 mod sqlite;
 
 pub use rows::{
-    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, PreviewRow, Replay, SandboxRow,
-    SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
+    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, PreviewRow, Replay,
+    SandboxRow, SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
 };
 pub use sqlite::SqliteStore;
 

@@ -32,7 +32,10 @@ pub(crate) fn asked(config: &Config, headers: &HeaderMap) -> Option<Address> {
     if !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    Some(Address { sandbox: sandbox.to_ascii_lowercase().parse().ok()?, port: port.parse().ok().filter(|port| *port > 0)? })
+    Some(Address {
+        sandbox: sandbox.to_ascii_lowercase().parse().ok()?,
+        port: port.parse().ok().filter(|port| *port > 0)?,
+    })
 }
 
 fn without_port(host: &str) -> &str {
@@ -109,6 +112,9 @@ mod tests {
         let own = Config { preview_domain: Some("box.example".to_owned()), ..Config::default() };
         assert_eq!(url(&own, "http://127.0.0.1:8787", at), format!("https://{name}.box.example/"));
         let public = Some("http://api.example".to_owned());
-        assert_eq!(url(&Config { public_url: public, ..own }, "http://api.example", at), format!("http://{name}.box.example/"));
+        assert_eq!(
+            url(&Config { public_url: public, ..own }, "http://api.example", at),
+            format!("http://{name}.box.example/")
+        );
     }
 }

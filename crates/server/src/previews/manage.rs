@@ -60,7 +60,11 @@ fn deadline(given: Given<'_>) -> Checked<i64> {
         return wrong("must be a time with its zone, such as 2027-01-31T12:00:00Z");
     };
     let ahead = when.timestamp() - Utc::now().timestamp();
-    if (SHORTEST..=LONGEST).contains(&ahead) { Ok(when.timestamp()) } else { wrong("must be 60 seconds to 7 days ahead") }
+    if (SHORTEST..=LONGEST).contains(&ahead) {
+        Ok(when.timestamp())
+    } else {
+        wrong("must be 60 seconds to 7 days ahead")
+    }
 }
 
 fn port(given: Given<'_>) -> Checked<u16> {
@@ -161,11 +165,7 @@ async fn get(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/previews/{port}/~rotate", tag = "previews",
     params(("id" = String, Path), ("port" = u16, Path)), responses(
     (status = 200, body = Preview), (status = 404, body = ErrorBody)))]
-async fn rotate(
-    Extract(app): Extract<AppState>,
-    Path((id, port)): Path<(String, String)>,
-    call: Call,
-) -> Response {
+async fn rotate(Extract(app): Extract<AppState>, Path((id, port)): Path<(String, String)>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
         call.fields()?.finish()?;
         let live = app.reach(&call.caller, &id).await?;
@@ -182,11 +182,7 @@ async fn rotate(
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/previews/{port}", tag = "previews",
     params(("id" = String, Path), ("port" = u16, Path)), responses(
     (status = 200, body = DeletedPreview), (status = 404, body = ErrorBody)))]
-async fn delete(
-    Extract(app): Extract<AppState>,
-    Path((id, port)): Path<(String, String)>,
-    call: Call,
-) -> Response {
+async fn delete(Extract(app): Extract<AppState>, Path((id, port)): Path<(String, String)>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
         call.fields()?.finish()?;
         let live = app.reach(&call.caller, &id).await?;

@@ -41,7 +41,7 @@ pub(super) fn make(row: &PreviewRow, claims: Claims) -> String {
     let mut token = [0; TIME + SESSION + CODE];
     token[..TIME].copy_from_slice(&claims.ends_at.to_be_bytes());
     if let Some(session) = claims.session {
-        token[TIME..TIME + SESSION].copy_from_slice(&session.into_untyped_uuid().into_bytes());
+        token[TIME..TIME + SESSION].copy_from_slice(&session.into_bytes());
     }
     let code = code(row, &token[..TIME + SESSION]);
     token[TIME + SESSION..].copy_from_slice(code.as_ref());

@@ -10,8 +10,8 @@ use runtime_store::PreviewRow;
 
 use super::address::Address;
 use super::forward::{Ends, forward};
-use super::token::{self, Claims};
 use super::pages;
+use super::token::{self, Claims};
 use crate::AppState;
 use crate::call::RequestId;
 use crate::clock::now_ms;
@@ -33,6 +33,7 @@ const SEEN_COOKIE: &str = "runtime_preview_seen";
 const SEEN_PARAMETER: &str = "runtime_preview_seen";
 /// Seconds for which it is not said again.
 const SEEN_FOR: u32 = 30 * 86_400;
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REPORT: HeaderName = HeaderName::from_static("x-runtime-report");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
@@ -50,7 +51,11 @@ pub(crate) async fn visit(app: &AppState, to: Address, request: Request<Incoming
             if let Some(cause) = error.cause() {
                 tracing::warn!(request = %id.0, sandbox = %to.sandbox, port = to.port, cause, "a visit failed");
             }
-            if for_people { pages::refusal(&error) } else { render(&error, id) }
+            let mut refused = if for_people { pages::refusal(&error) } else { render(&error, id) };
+            if let Ok(id) = HeaderValue::from_str(&id.0) {
+                refused.headers_mut().insert(REQUEST_ID, id);
+            }
+            refused
         }
     };
     if let Ok(report) = HeaderValue::from_str(&report) {
@@ -81,7 +86,9 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
     } else {
         let claims = asked.claims(&row)?;
         revoked = app.still_given(to, claims).await?;
-        if asked.navigates && let Some(token) = &asked.from_link {
+        if asked.navigates
+            && let Some(token) = &asked.from_link
+        {
             let left = claims.ends_at - now_ms() / 1000;
             return Ok(redirect(request.uri(), &cookie(app, TOKEN_COOKIE, token, left)));
         }
@@ -171,7 +178,8 @@ fn covers(site: &str, scheme: &str, authority: &str) -> bool {
         Some(below) => {
             let cut = authority.len().checked_sub(below.len() + 1).filter(|cut| *cut > 0);
             cut.is_some_and(|cut| {
-                authority.as_bytes()[cut] == b'.' && authority.as_bytes()[cut + 1..].eq_ignore_ascii_case(below.as_bytes())
+                authority.as_bytes()[cut] == b'.'
+                    && authority.as_bytes()[cut + 1..].eq_ignore_ascii_case(below.as_bytes())
             })
         }
     };
@@ -274,7 +282,9 @@ async fn find(app: &AppState, to: Address, navigates: bool) -> Result<Found, Api
     let row = live.row()?;
     if row.state == State::Stopped {
         return Err(match row.reason {
-            Some(Reason::StartupFailed | Reason::PauseFailed) => ApiError::new(Kind::Gone, "The sandbox behind this page failed."),
+            Some(Reason::StartupFailed | Reason::PauseFailed) => {
+                ApiError::new(Kind::Gone, "The sandbox behind this page failed.")
+            }
             _ => ApiError::new(Kind::NotFound, "The sandbox behind this page is stopped."),
         });
     }
@@ -314,7 +324,8 @@ impl AppState {
         claims: Claims,
     ) -> Result<Option<tokio_util::sync::CancellationToken>, ApiError> {
         let Some(session) = claims.session else { return Ok(None) };
-        let ended = || ApiError::new(Kind::Unauthorized, "This link has ended.").hint("Load the page again that it is in.");
+        let ended =
+            || ApiError::new(Kind::Unauthorized, "This link has ended.").hint("Load the page again that it is in.");
         let access = Access { session, sandbox: to.sandbox, expires_at: claims.ends_at.saturating_mul(1000) };
         let cut = self.cuts().of(&access);
         let row = self.store().session(to.sandbox, session).await;
@@ -345,7 +356,9 @@ mod tests {
 
     #[test]
     fn a_redirect_stays_on_its_host() {
-        for (from, to) in [("/a?b=c", "/a?b=c"), ("//evil.example/x", "/evil.example/x"), ("/\\evil.example", "/evil.example")] {
+        for (from, to) in
+            [("/a?b=c", "/a?b=c"), ("//evil.example/x", "/evil.example/x"), ("/\\evil.example", "/evil.example")]
+        {
             let Ok(uri) = from.parse::<PathAndQuery>().map(Uri::from) else { continue };
             assert_eq!(relative(&uri), to);
         }

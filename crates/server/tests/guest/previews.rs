@@ -105,7 +105,9 @@ async fn a_private_port_is_opened_by_its_token() {
         assert_eq!(shared.get("/", &[(name, value)]).await.status, 401);
     }
     let cookie = format!("mine=1; runtime_preview={token}");
-    for headers in [("x-runtime-preview-token", token.as_str()), ("X-Blaxel-Preview-Token", &token), ("cookie", &cookie)] {
+    for headers in
+        [("x-runtime-preview-token", token.as_str()), ("X-Blaxel-Preview-Token", &token), ("cookie", &cookie)]
+    {
         let seen = shared.get("/a/b?x=1", &[headers]).await;
         assert_eq!((seen.status, seen.header("x-app")), (200, "yes"));
         let head = String::from_utf8_lossy(&seen.body).into_owned();

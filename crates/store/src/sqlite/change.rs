@@ -6,8 +6,8 @@ use sqlx::{Row, SqliteConnection};
 use super::read::{idempotency_from, json_text};
 use super::{preview, session, snapshot};
 use crate::{
-    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, PreviewRow, Replay, SandboxRow, SessionRow, SnapshotRow,
-    StoreError,
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, PreviewRow, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow,
+    SnapshotRow, StoreError,
 };
 
 pub(super) enum Change {
