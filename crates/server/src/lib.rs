@@ -34,6 +34,6 @@ pub use auth::Caller;
 pub use call::Call;
 pub use config::{Config, Guards};
 pub use error::{ApiError, Kind};
-pub use http::serve;
+pub use http::{Listeners, serve};
 pub use routes::openapi;
 pub use state::AppState;

@@ -8,5 +8,5 @@ pub(crate) mod path;
 pub(crate) mod pipeline;
 mod request_id;
 
-pub use connections::serve;
+pub use connections::{Listeners, serve};
 pub(crate) use pipeline::Pipeline;

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::body::{Returning, Unread};
+use super::connections::Door;
 use super::path;
 use crate::call::{PublicPath, RequestId};
 use crate::error::{ApiError, Kind};
@@ -57,6 +58,7 @@ impl Pipeline {
         &self,
         request: Request<Incoming>,
         place: Option<&Arc<AddressPlace>>,
+        door: Door,
     ) -> Response<Body> {
         let id = RequestId::fresh();
         if let Some(to) = previews::asked(self.app.config(), request.headers()) {
@@ -65,6 +67,9 @@ impl Pipeline {
                 let panicked = std::io::Error::other("a handler panicked");
                 render(&ApiError::internal("answering a visitor of a preview", panicked), &id)
             });
+        }
+        if door == Door::Previews {
+            return previews::nowhere(request.headers(), &id);
         }
         let unread = Unread::default();
         let (parts, body) = request.into_parts();

@@ -16,6 +16,8 @@ const LOCAL: &str = "localhost";
 pub(crate) struct Address {
     pub(super) sandbox: SandboxId,
     pub(super) port: u16,
+    /// Its visitors come by TLS, which ends in front of this server.
+    pub(super) secure: bool,
 }
 
 /// `None`: it is not for a preview.
@@ -27,7 +29,9 @@ pub(crate) fn asked(config: &Config, headers: &HeaderMap) -> Option<Address> {
         let (label, rest) = (name.get(..cut)?, name.get(cut + 1..)?);
         (name.as_bytes()[cut] == b'.' && rest.eq_ignore_ascii_case(domain)).then_some(label)
     };
-    let configured = config.preview_domain.as_deref().map(without_port).and_then(below);
+    let (scheme, domain) = config.preview_domain.as_deref().and_then(|domain| domain.split_once("://")).unzip();
+    let configured = domain.map(without_port).and_then(below);
+    let secure = configured.is_some() && scheme == Some("https");
     let (port, sandbox) = configured.or_else(|| below(LOCAL))?.split_once('-')?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -35,6 +39,7 @@ pub(crate) fn asked(config: &Config, headers: &HeaderMap) -> Option<Address> {
     Some(Address {
         sandbox: sandbox.to_ascii_lowercase().parse().ok()?,
         port: port.parse().ok().filter(|port| *port > 0)?,
+        secure,
     })
 }
 
@@ -46,23 +51,14 @@ fn without_port(host: &str) -> &str {
 }
 
 /// The address of a port, with a slash at the end. Without a domain of its own it is below `localhost`, at the port where
-/// the caller found this server.
-pub(super) fn url(config: &Config, api: &str, at: Address) -> String {
-    let Address { sandbox, port } = at;
-    let (scheme, rest) = api.split_once("://").unwrap_or(("http", api));
-    match &config.preview_domain {
-        Some(domain) => {
-            let scheme = if config.public_url.is_some() { scheme } else { "https" };
-            format!("{scheme}://{port}-{sandbox}.{domain}/")
-        }
-        None => {
-            let there = match rest.rsplit_once(':') {
-                Some((_, there)) if there.bytes().all(|byte| byte.is_ascii_digit()) => format!(":{there}"),
-                _ => String::new(),
-            };
-            format!("{scheme}://{port}-{sandbox}.{LOCAL}{there}/")
-        }
+/// the caller found this server, if previews have none of their own.
+pub(super) fn url(config: &Config, api: &str, sandbox: SandboxId, port: u16) -> String {
+    if let Some((scheme, domain)) = config.preview_domain.as_deref().and_then(|domain| domain.split_once("://")) {
+        return format!("{scheme}://{port}-{sandbox}.{domain}/");
     }
+    let caller = api.rsplit_once(':').and_then(|(_, there)| there.parse().ok());
+    let there = config.preview_port.or(caller).map(|there| format!(":{there}")).unwrap_or_default();
+    format!("http://{port}-{sandbox}.{LOCAL}{there}/")
 }
 
 #[cfg(test)]
@@ -72,15 +68,16 @@ mod tests {
     #[test]
     fn a_host_is_a_preview_or_none() {
         let id = SandboxId::new_v4();
-        let config = Config { preview_domain: Some("box.example:8443".to_owned()), ..Config::default() };
+        let config = Config { preview_domain: Some("https://box.example:8443".to_owned()), ..Config::default() };
         let of = |host: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, host.parse().unwrap());
             asked(&config, &headers)
         };
-        let found = Some(Address { sandbox: id, port: 3000 });
-        assert_eq!(of(&format!("3000-{id}.localhost:8787")), found);
-        assert_eq!(of(&format!("3000-{id}.localhost")), found);
+        let local = Some(Address { sandbox: id, port: 3000, secure: false });
+        assert_eq!(of(&format!("3000-{id}.localhost:8787")), local);
+        assert_eq!(of(&format!("3000-{id}.localhost")), local);
+        let found = Some(Address { sandbox: id, port: 3000, secure: true });
         assert_eq!(of(&format!("3000-{id}.BOX.example:8443")), found);
         assert_eq!(of(&format!("3000-{}.box.example", id.to_string().to_uppercase())), found);
         for host in [
@@ -104,17 +101,18 @@ mod tests {
 
     #[test]
     fn a_url_leads_to_where_the_caller_was() {
-        let at = Address { sandbox: SandboxId::from_bytes([1; 16]), port: 80 };
-        let name = format!("80-{}", at.sandbox);
+        let id = SandboxId::from_bytes([1; 16]);
+        let of = |config: &Config, api: &str| url(config, api, id, 80);
+        let name = format!("80-{id}");
         let plain = Config::default();
-        assert_eq!(url(&plain, "http://127.0.0.1:8787", at), format!("http://{name}.localhost:8787/"));
-        assert_eq!(url(&plain, "http://runtime", at), format!("http://{name}.localhost/"));
-        let own = Config { preview_domain: Some("box.example".to_owned()), ..Config::default() };
-        assert_eq!(url(&own, "http://127.0.0.1:8787", at), format!("https://{name}.box.example/"));
-        let public = Some("http://api.example".to_owned());
-        assert_eq!(
-            url(&Config { public_url: public, ..own }, "http://api.example", at),
-            format!("http://{name}.box.example/")
-        );
+        assert_eq!(of(&plain, "http://127.0.0.1:8787"), format!("http://{name}.localhost:8787/"));
+        assert_eq!(of(&plain, "http://[::1]:8787"), format!("http://{name}.localhost:8787/"));
+        assert_eq!(of(&plain, "http://runtime"), format!("http://{name}.localhost/"));
+        let aside = Config { preview_port: Some(81), ..Config::default() };
+        assert_eq!(of(&aside, "https://api.example"), format!("http://{name}.localhost:81/"));
+        for (domain, there) in [("https://box.example", "https"), ("http://box.example", "http")] {
+            let own = Config { preview_domain: Some(domain.to_owned()), ..aside.clone() };
+            assert_eq!(of(&own, "http://127.0.0.1:8787"), format!("{there}://{name}.box.example/"));
+        }
     }
 }

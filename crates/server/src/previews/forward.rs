@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::{
-    CONNECTION, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -14,6 +15,7 @@ use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::Inside;
 use crate::AppState;
 use crate::error::{ApiError, Kind};
 use crate::guest::visit::Visit;
@@ -39,19 +41,19 @@ const OVER: &str = "the preview was changed, or the way into it has ended";
 #[derive(Clone)]
 pub(super) struct Ends {
     /// The preview was changed.
-    pub(super) changed: CancellationToken,
+    pub(super) inside: Arc<Inside>,
     /// The session that its token was read through was revoked.
     pub(super) revoked: Option<CancellationToken>,
 }
 
 impl Ends {
     fn cut(&self) -> Cut {
-        let Self { changed, revoked } = self.clone();
+        let Self { inside, revoked } = self.clone();
         Box::pin(async move {
             match revoked {
-                None => changed.cancelled().await,
+                None => inside.changed.cancelled().await,
                 Some(revoked) => tokio::select! {
-                    () = changed.cancelled() => {}
+                    () = inside.changed.cancelled() => {}
                     () = revoked.cancelled() => {}
                 },
             }
@@ -77,6 +79,27 @@ fn drop_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
 fn asks_upgrade(headers: &mut HeaderMap, to: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, to);
+}
+
+/// A sandbox's cookies are its own: without `Domain` a browser sends them to no other name.
+fn keep_cookies_home(headers: &mut HeaderMap) {
+    let wide = |cookie: &&str| {
+        let name = cookie.split('=').next().unwrap_or_default().trim();
+        name.eq_ignore_ascii_case("domain")
+    };
+    for value in headers.iter_mut().filter(|(name, _)| *name == SET_COOKIE).map(|(_, value)| value) {
+        let bytes = value.as_bytes();
+        let text = String::from_utf8_lossy(bytes);
+        let mut parts = text.split(';');
+        let named = parts.next().unwrap_or_default();
+        if !parts.clone().any(|part| wide(&part)) {
+            continue;
+        }
+        let kept = std::iter::once(named).chain(parts.filter(|part| !wide(part))).collect::<Vec<_>>().join(";");
+        if let Ok(kept) = HeaderValue::from_bytes(kept.as_bytes()) {
+            *value = kept;
+        }
+    }
 }
 
 fn no_http(port: u16) -> ApiError {
@@ -110,6 +133,7 @@ pub(super) async fn forward(
     let ours = upgraded.then(|| hyper::upgrade::on(&mut response));
     let (mut parts, body) = response.into_parts();
     let to = drop_hop(&mut parts.headers);
+    keep_cookies_home(&mut parts.headers);
     let Some(ours) = ours else {
         let body = break_off(Body::new(body), cut, OVER, (visit, connection, sender));
         return Ok(Response::from_parts(parts, body));
@@ -162,5 +186,18 @@ mod tests {
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["accept", "content-length"]);
+    }
+
+    #[test]
+    fn cookies_are_for_their_own_name() {
+        let mut headers = HeaderMap::new();
+        for cookie in
+            ["a=1; Path=/; Domain=box.example; Secure", "domain=x; DOMAIN = .example ;HttpOnly", "b=2; Path=/d"]
+        {
+            headers.append(SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        keep_cookies_home(&mut headers);
+        let left: Vec<&str> = headers.get_all(SET_COOKIE).iter().map(|value| value.to_str().unwrap()).collect();
+        assert_eq!(left, ["a=1; Path=/; Secure", "domain=x;HttpOnly", "b=2; Path=/d"]);
     }
 }

@@ -11,7 +11,7 @@ use runtime_store::PreviewRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::address::{self, Address, RESERVED};
+use super::address::{self, RESERVED};
 use super::token::{self, Claims};
 use crate::AppState;
 use crate::call::Call;
@@ -120,11 +120,17 @@ async fn create(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
             app.put_preview(&row).await?;
         }
         let mut told = app.preview_record(&call, &row, wanted).await;
-        told.hint = Some(if public {
+        let mut hint = if public {
             "Everybody who has the address sees it.".to_owned()
         } else {
             "Open urlWithToken in a browser, or send the token as X-Runtime-Preview-Token.".to_owned()
-        });
+        };
+        if app.config().preview_domain.is_none() {
+            hint.push_str(
+                " The address is for browsers on the server's own machine: others need serve --preview-domain.",
+            );
+        }
+        told.hint = Some(hint);
         Answer::json(&told)
     })
     .await
@@ -235,7 +241,7 @@ impl AppState {
     }
 
     async fn preview_record(&self, call: &Call, row: &PreviewRow, wanted: Wanted) -> Preview {
-        let url = address::url(self.config(), &self.api_url(call), Address { sandbox: row.sandbox, port: row.port });
+        let url = address::url(self.config(), &self.api_url(call), row.sandbox, row.port);
         let claims = self.claims(call, row, wanted);
         let token = claims.map(|claims| token::make(row, claims));
         Preview {

@@ -1,7 +1,7 @@
 //! Who may see a preview, and in which state of its sandbox.
 
 use axum::body::Body;
-use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, REFERER, SET_COOKIE};
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, REFERER, SET_COOKIE};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -36,6 +36,7 @@ const SEEN_FOR: u32 = 30 * 86_400;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REPORT: HeaderName = HeaderName::from_static("x-runtime-report");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// Answers a request at a preview's address.
@@ -51,11 +52,7 @@ pub(crate) async fn visit(app: &AppState, to: Address, request: Request<Incoming
             if let Some(cause) = error.cause() {
                 tracing::warn!(request = %id.0, sandbox = %to.sandbox, port = to.port, cause, "a visit failed");
             }
-            let mut refused = if for_people { pages::refusal(&error) } else { render(&error, id) };
-            if let Ok(id) = HeaderValue::from_str(&id.0) {
-                refused.headers_mut().insert(REQUEST_ID, id);
-            }
-            refused
+            refused(&error, for_people, id)
         }
     };
     if let Ok(report) = HeaderValue::from_str(&report) {
@@ -64,13 +61,28 @@ pub(crate) async fn visit(app: &AppState, to: Address, request: Request<Incoming
     response
 }
 
+/// Answers a request at no preview's address, where there is nothing but previews.
+pub(crate) fn nowhere(headers: &HeaderMap, id: &RequestId) -> Response<Body> {
+    refused(&no_address(), accepts_pages(headers), id)
+}
+
+fn refused(error: &ApiError, for_people: bool, id: &RequestId) -> Response<Body> {
+    let mut response = if for_people { pages::refusal(error) } else { render(error, id) };
+    if let Ok(id) = HeaderValue::from_str(&id.0) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn no_address() -> ApiError {
+    ApiError::new(Kind::NotFound, "There is nothing at this address.")
+        .hint("Previews are made with: runtime sandboxes preview SANDBOX PORT")
+}
+
 async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
     // Before the look at the row: see `Visits::enter`.
-    let changed = app.visits().enter(to.sandbox, to.port);
-    let Some(row) = app.preview_row(to.sandbox, to.port).await? else {
-        app.visits().forget(to.sandbox, to.port);
-        return Err(nothing(app, to).await);
-    };
+    let inside = app.visits().enter(to.sandbox, to.port);
+    let Some(row) = app.preview_row(to.sandbox, to.port).await? else { return Err(nothing(app, to).await) };
     let asked = Asked::take(&mut request)?;
     asked.may_frame(&row)?;
     let mut revoked = None;
@@ -78,7 +90,7 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
         if asked.navigates && !asked.framed && !asked.seen {
             let host = text(request.headers(), &HOST).unwrap_or_default();
             return Ok(if asked.says_seen {
-                redirect(request.uri(), &cookie(app, SEEN_COOKIE, "1", SEEN_FOR.into()))
+                redirect(request.uri(), &cookie(to, SEEN_COOKIE, "1", SEEN_FOR.into()))
             } else {
                 pages::before(host, &on(request.uri()))
             });
@@ -90,7 +102,7 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
             && let Some(token) = &asked.from_link
         {
             let left = claims.ends_at - now_ms() / 1000;
-            return Ok(redirect(request.uri(), &cookie(app, TOKEN_COOKIE, token, left)));
+            return Ok(redirect(request.uri(), &cookie(to, TOKEN_COOKIE, token, left)));
         }
     }
     let guest = match find(app, to, asked.navigates).await? {
@@ -99,7 +111,7 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
     };
     let port = to.port;
     let io = connect(app, guest, port).await?;
-    let mut response = forward(app, io, request, port, Ends { changed, revoked }).await?;
+    let mut response = forward(app, io, request, port, Ends { inside, revoked }).await?;
     if let Some(sites) = &row.embed_origins
         && let Ok(policy) = HeaderValue::from_str(&format!("frame-ancestors 'self' {}", sites.join(" ")))
     {
@@ -143,9 +155,11 @@ impl Asked {
         for name in &TOKEN_HEADERS {
             request.headers_mut().remove(name);
         }
+        let own = navigates || from_own_page(request.headers());
         let cookies = take_cookies(request.headers_mut());
         let seen = cookies.iter().any(|(name, _)| name == SEEN_COOKIE);
-        tokens.extend(cookies.into_iter().filter(|(name, _)| name == TOKEN_COOKIE).map(|(_, value)| value));
+        let given = cookies.into_iter().filter(|(name, _)| own && name == TOKEN_COOKIE);
+        tokens.extend(given.map(|(_, value)| value));
         Ok(Self { navigates, framed, referer, tokens, from_link, seen, says_seen })
     }
 
@@ -188,6 +202,19 @@ fn covers(site: &str, scheme: &str, authority: &str) -> bool {
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
+}
+
+/// A browser sends a cookie whoever's page asks. One that asks without its visitor's doing gets nothing by it: the page of
+/// another sandbox must not act here in its visitor's name.
+fn from_own_page(headers: &HeaderMap) -> bool {
+    match (text(headers, &FETCH_SITE), text(headers, &ORIGIN)) {
+        (Some(site), _) => matches!(site, "same-origin" | "none"),
+        (None, None) => true,
+        (None, Some(origin)) => {
+            let page = origin.split_once("://").map(|(_, host)| host);
+            page.is_some_and(|page| text(headers, &HOST).is_some_and(|host| page.eq_ignore_ascii_case(host)))
+        }
+    }
 }
 
 fn accepts_pages(headers: &HeaderMap) -> bool {
@@ -237,9 +264,8 @@ fn take_cookies(headers: &mut HeaderMap) -> Vec<(String, String)> {
 }
 
 /// Behind TLS it is also sent in frames of other sites; without, browsers take no such cookie.
-fn cookie(app: &AppState, name: &str, value: &str, seconds: i64) -> String {
-    let secure = app.config().public_url.as_deref().is_some_and(|url| url.starts_with("https:"));
-    let site = if secure { "Secure; SameSite=None; Partitioned" } else { "SameSite=Lax" };
+fn cookie(to: Address, name: &str, value: &str, seconds: i64) -> String {
+    let site = if to.secure { "Secure; SameSite=None; Partitioned" } else { "SameSite=Lax" };
     format!("{name}={value}; Path=/; HttpOnly; Max-Age={seconds}; {site}")
 }
 
@@ -310,8 +336,7 @@ async fn find(app: &AppState, to: Address, navigates: bool) -> Result<Found, Api
 async fn nothing(app: &AppState, to: Address) -> ApiError {
     match app.store().deleted(to.sandbox).await {
         Ok(Some(_)) => ApiError::new(Kind::Gone, "The sandbox behind this page was deleted."),
-        Ok(None) => ApiError::new(Kind::NotFound, "There is nothing at this address.")
-            .hint("Previews are made with: runtime sandboxes preview SANDBOX PORT"),
+        Ok(None) => no_address(),
         Err(error) => ApiError::internal(format!("looking for sandbox {}", to.sandbox), error),
     }
 }
@@ -352,6 +377,25 @@ mod tests {
         headers.append(COOKIE, HeaderValue::from_static("runtime_preview_seen=1"));
         assert_eq!(take_cookies(&mut headers).len(), 2);
         assert_eq!(headers.get(COOKIE).unwrap(), "a=1; b=2");
+    }
+
+    #[test]
+    fn a_cookie_does_not_speak_for_other_pages() {
+        let own = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = [&[("host", "3000-x.box.example")], pairs].concat();
+            let pairs =
+                pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            from_own_page(&pairs.collect())
+        };
+        assert!(
+            own(&[]) && own(&[("origin", "https://3000-x.box.example")]) && own(&[("sec-fetch-site", "same-origin")])
+        );
+        for site in ["same-site", "cross-site"] {
+            assert!(!own(&[("sec-fetch-site", site)]) && !own(&[("sec-fetch-site", site), ("origin", "null")]));
+        }
+        for origin in ["https://3000-y.box.example", "null", "https://box.example"] {
+            assert!(!own(&[("origin", origin)]), "{origin}");
+        }
     }
 
     #[test]
