@@ -403,6 +403,22 @@ async fn a_tree_that_cannot_be_read_is_never_a_whole_archive() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_rewritten_is_packed_as_it_was_at_some_moment() {
+    let place = Place::new().await;
+    std::fs::create_dir(place.path("t")).unwrap();
+    let rewriting = Rewriting::of(place.path("t/counter"));
+    let mut whole = 0;
+    for _ in 0..1_000 {
+        let packed = contents(&place.pack("t", false, ROOT, &[]).await.unwrap()).remove("./counter").unwrap();
+        let text = packed.strip_prefix("644 ").unwrap();
+        assert!("whole".starts_with(text), "{packed}");
+        whole += usize::from(text == "whole");
+    }
+    assert_ne!(whole, 0);
+    drop(rewriting);
+}
+
+#[tokio::test]
 async fn a_large_archive_comes_in_parts_and_a_part_again() {
     let mut place = Place::new().await;
     let data = whole(&(0..30_u8).map(|n| file(&format!("d/f{n}"), &vec![n; 100_001])).collect::<Vec<_>>());

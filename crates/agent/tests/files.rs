@@ -353,6 +353,26 @@ async fn a_file_that_does_not_say_its_length_is_read_whole_or_refused() {
 }
 
 #[tokio::test]
+async fn a_file_is_read_to_where_it_ends_even_while_it_is_rewritten() {
+    let place = Place::new().await;
+    // A page, it says, and holds a word.
+    let told = place.read("/sys/devices/system/cpu/online", USER).await.unwrap();
+    assert_eq!(told, std::fs::read("/sys/devices/system/cpu/online").unwrap());
+    let path = place.path("counter");
+    std::fs::write(&path, "whole").unwrap();
+    let rewriting = Rewriting::of(path.clone());
+    let mut whole = 0;
+    for _ in 0..2_000 {
+        let data = place.read(&path, ROOT).await.unwrap();
+        assert!(b"whole".starts_with(&data[..]), "{data:?}");
+        whole += usize::from(data.len() == 5);
+    }
+    assert_ne!(whole, 0);
+    drop(rewriting);
+    place.guest.close().await;
+}
+
+#[tokio::test]
 async fn what_no_program_can_open_is_a_refusal_and_not_a_fault() {
     let place = Place::new().await;
     let _socket = std::os::unix::net::UnixListener::bind(place.path("socket")).unwrap();

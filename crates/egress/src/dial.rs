@@ -30,8 +30,14 @@ pub(crate) async fn dial(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketA
     let end = Instant::now() + PATIENCE;
     let mut last = None;
     for (at, address) in addresses.iter().enumerate() {
-        if is_own(*address).await {
-            return Err(DialError::OwnAddress(*address));
+        match is_own(*address).await {
+            Ok(false) => {}
+            Ok(true) => return Err(DialError::OwnAddress(*address)),
+            // Not known to be another's: it is not dialled.
+            Err(source) => {
+                last = Some(DialError::Failed { address: *address, source });
+                continue;
+            }
         }
         let more = at + 1 < addresses.len();
         let until = if more { end.min(Instant::now() + NEXT) } else { end };
@@ -54,21 +60,26 @@ pub(crate) async fn dial(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketA
 }
 
 /// Only an address of this host can be bound to, unless the host was set up to bind to any; then the kernel's choice of
-/// a source tells, which misses second addresses of an interface. Nothing is sent.
-async fn is_own(address: SocketAddr) -> bool {
-    let binds = async |ip: IpAddr| UdpSocket::bind((ip, 0)).await.is_ok();
-    if !binds(address.ip()).await {
-        return false;
+/// a source tells, which misses second addresses of an interface. Nothing is sent. An error says nothing of the
+/// address: there is no socket to be had, or none of its kind.
+async fn is_own(address: SocketAddr) -> io::Result<bool> {
+    let binds = async |ip: IpAddr| match UdpSocket::bind((ip, 0)).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
+        Err(error) => Err(error),
+    };
+    if !binds(address.ip()).await? {
+        return Ok(false);
     }
     let (any, nobodys): (IpAddr, IpAddr) = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(240, 0, 0, 1).into()),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into()),
     };
-    if !binds(nobodys).await {
-        return true;
+    if !binds(nobodys).await? {
+        return Ok(true);
     }
-    let Ok(socket) = UdpSocket::bind((any, 0)).await else { return true };
-    socket.connect(address).await.is_ok() && socket.local_addr().is_ok_and(|local| local.ip() == address.ip())
+    let socket = UdpSocket::bind((any, 0)).await?;
+    Ok(socket.connect(address).await.is_ok() && socket.local_addr().is_ok_and(|local| local.ip() == address.ip()))
 }
 
 #[cfg(test)]
@@ -80,8 +91,17 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         assert!(matches!(dial(&[address]).await, Err(DialError::OwnAddress(own)) if own == address));
-        assert!(is_own(([127, 1, 2, 3], 80).into()).await);
-        assert!(!is_own(([203, 0, 113, 77], 80).into()).await);
+        assert!(is_own(([127, 1, 2, 3], 80).into()).await.unwrap());
+        assert!(!is_own(([203, 0, 113, 77], 80).into()).await.unwrap());
+    }
+
+    /// Without its interface a link-local address can be bound to by nobody, whoever has it; so it is with any address
+    /// where no socket can be had.
+    #[tokio::test]
+    async fn an_address_of_which_nothing_is_known_is_not_dialled() {
+        let address: SocketAddr = "[fe80::1]:80".parse().unwrap();
+        let unknown = is_own(address).await.unwrap_err().kind();
+        assert!(matches!(dial(&[address]).await, Err(DialError::Failed { source, .. }) if source.kind() == unknown));
     }
 
     #[tokio::test]

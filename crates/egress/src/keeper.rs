@@ -20,16 +20,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use runtime_model::SandboxId;
-use runtime_proto::channel::{Channel, ChannelError, Config, Opener, Side, Stream};
+use runtime_proto::channel::{Channel, ChannelError, Opener, Side, Stream};
 use runtime_proto::egress::{DecisionPage, Egress, EgressError, Rules};
 use runtime_proto::guest::{Flow, encode};
-use runtime_proto::policy::{self, Arm, MAX_ASK, Page, Policy, PolicyAsk, PolicyTell};
+use runtime_proto::policy::{self, Arm, Page, Policy, PolicyAsk, PolicyTell};
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::program::{EPOCH, MAX_STREAMS};
+use crate::ledger::KEPT;
+use crate::program::{MAX_FLOWS, end};
 use crate::service::Settings;
 
 /// The word that makes the program of the product this one.
@@ -62,6 +63,8 @@ struct Shared {
     options: KeeperOptions,
     armed: Mutex<HashMap<SandboxId, Rules>>,
     open: Mutex<HashMap<SandboxId, usize>>,
+    /// Places of flows.
+    flows: Semaphore,
     up: watch::Sender<Option<Opener>>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -75,6 +78,7 @@ impl Keeper {
             options,
             armed: Mutex::default(),
             open: Mutex::default(),
+            flows: Semaphore::new(MAX_FLOWS),
             up: watch::Sender::new(None),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -121,11 +125,14 @@ impl Keeper {
     }
 }
 
-/// Asks, and hears everything that is told.
+/// Asks, and hears everything that is told. The program reads what guests send: it is not trusted to come to an end.
 async fn exchange(opener: &Opener, ask: Bytes) -> Result<Vec<Bytes>, ChannelError> {
     let mut stream = opener.open(ask).await?;
     let mut told = Vec::new();
     while let Some(message) = stream.recv().await? {
+        if told.len() > KEPT {
+            return Err(ChannelError::Reset);
+        }
         told.push(message);
     }
     stream.finish().await?;
@@ -178,15 +185,7 @@ impl Shared {
         // A key that ends the server from a terminal is not for it: it ends with its socket.
         command.process_group(0);
         let mut child = tokio::process::Command::from(command).kill_on_drop(true).spawn()?;
-        let config = Config {
-            side: Side::Host,
-            epoch: EPOCH,
-            max_open: MAX_ASK,
-            max_streams: MAX_STREAMS,
-            max_flows: 0,
-            max_incoming: 0,
-        };
-        let (opener, _incoming, pump) = Channel::new(config).into_parts();
+        let (opener, _incoming, pump) = Channel::new(end(Side::Agent)).into_parts();
         let (mut reader, mut writer) = ours.into_split();
         let mut unread = BytesMut::new();
         let arm = async {
@@ -201,7 +200,8 @@ impl Shared {
                 let Some((id, rules)) = next else { break };
                 let ask = PolicyAsk { sandbox: id.to_string(), policy: Some(arming(&rules)) };
                 if exchange(&opener, encode(&ask)).await.is_err() {
-                    return std::future::pending().await;
+                    // It is ended, and the next one is asked.
+                    return;
                 }
                 done.insert(id, rules.version);
             }
@@ -292,9 +292,11 @@ impl Egress for Keeper {
     }
 }
 
-/// A connection from the guest's stream to the program's, message by message. A program that is down closes it.
+/// A connection from the guest's stream to the program's, message by message. A program that is down closes it, and so
+/// does a host that has too many.
 async fn pass(shared: &Shared, id: SandboxId, flow: Flow, mut guest: Stream) {
     let ask = encode(&PolicyAsk { sandbox: id.to_string(), policy: Some(Policy::Flow(flow)) });
+    let Ok(_place) = shared.flows.try_acquire() else { return };
     let mut up = shared.up.subscribe();
     let usable = |opener: &Option<Opener>| opener.as_ref().is_some_and(|opener| !opener.is_closed());
     let waited = tokio::time::timeout(PATIENCE, up.wait_for(usable)).await;

@@ -17,9 +17,27 @@ use tokio::net::UnixStream;
 
 use crate::service::{Gate, Settings};
 
-/// Flows of all sandboxes of a host, and what is asked beside them.
-pub(crate) const MAX_STREAMS: usize = 64 * 1024;
-pub(crate) const EPOCH: u32 = 1;
+/// Flows of all sandboxes of a host.
+pub(crate) const MAX_FLOWS: usize = 64 * 1024;
+/// And what is asked beside them, for which there is room whatever the guests do.
+const MAX_ASKS: usize = 4096;
+
+/// One end of the channel. The engine plays the agent in it, since it is who opens flows: so each holds no more in
+/// memory than it does on the way from its guest.
+pub(crate) fn end(side: Side) -> Config {
+    let streams = MAX_FLOWS + MAX_ASKS;
+    Config {
+        side,
+        epoch: 1,
+        max_open: MAX_ASK,
+        max_streams: streams,
+        max_flows: streams,
+        max_incoming: match side {
+            Side::Host => 1024,
+            Side::Agent => 0,
+        },
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -32,15 +50,7 @@ pub async fn run(socket: StdStream, settings: Settings) -> Result<(), ProgramErr
     socket.set_nonblocking(true).map_err(ProgramError::Socket)?;
     let socket = UnixStream::from_std(socket).map_err(ProgramError::Socket)?;
     let gate = Gate::new(settings);
-    let config = Config {
-        side: Side::Agent,
-        epoch: EPOCH,
-        max_open: MAX_ASK,
-        max_streams: MAX_STREAMS,
-        max_flows: 0,
-        max_incoming: 1024,
-    };
-    let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
+    let (_opener, mut incoming, pump) = Channel::new(end(Side::Host)).into_parts();
     let (mut reader, mut writer) = socket.into_split();
     let mut unread = BytesMut::new();
     let serve = async {
@@ -103,5 +113,54 @@ async fn answer(gate: &Gate, id: SandboxId, policy: Policy, stream: Stream) {
 async fn finish(mut stream: Stream) {
     if stream.finish().await.is_ok() {
         while let Ok(Some(_)) = stream.recv().await {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use runtime_model::network::Network;
+    use runtime_proto::channel::{ChannelError, FLOW_STEP, FLOW_WINDOW};
+    use runtime_proto::guest::Flow;
+    use runtime_proto::policy::Arm;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn asks_are_answered_and_a_flow_holds_no_more_than_one_of_a_guest() {
+        let (ours, theirs) = StdStream::pair().unwrap();
+        let program = tokio::spawn(run(theirs, Settings::default()));
+        ours.set_nonblocking(true).unwrap();
+        let (mut reader, mut writer) = UnixStream::from_std(ours).unwrap().into_split();
+        let (engine, _none, pump) = Channel::new(end(Side::Agent)).into_parts();
+        let pumping = tokio::spawn(async move { pump.run(&mut reader, &mut writer, &mut BytesMut::new()).await });
+        let ask = |policy| encode(&PolicyAsk { sandbox: SandboxId::new_v4().to_string(), policy: Some(policy) });
+
+        let network = serde_json::to_string(&Network::closed()).unwrap();
+        let mut armed = engine.open(ask(Policy::Arm(Arm { version: 1, network }))).await.unwrap();
+        assert_eq!(armed.recv().await, Ok(None));
+        armed.finish().await.unwrap();
+
+        // Its rules never come: nobody reads what is sent behind the head, until it is told so.
+        let mut flow = engine.open(ask(Policy::Flow(Flow::default()))).await.unwrap();
+        let sender = flow.sender();
+        assert!(matches!(sender.send(Bytes::from(vec![0; FLOW_STEP + 1])).await, Err(ChannelError::TooLong(_))));
+        sender.send(Bytes::from_static(b"CONNECT a.example.com:80 HTTP/1.1\r\n\r\n")).await.unwrap();
+        let mut sent = 0;
+        let fill = async {
+            while sender.send(Bytes::from(vec![0; 1024])).await.is_ok() {
+                sent += 1024;
+            }
+            std::future::pending::<()>().await;
+        };
+        let answer = tokio::select! {
+            () = fill => unreachable!("it never ends"),
+            answer = flow.recv() => answer.unwrap().unwrap(),
+        };
+        assert!(answer.starts_with(b"HTTP/1.1 503 "), "{answer:?}");
+        assert!(sent > FLOW_WINDOW / 2 && sent < 3 * FLOW_WINDOW, "{sent}");
+        drop((flow, engine));
+        pumping.abort();
+        program.await.unwrap().unwrap();
     }
 }

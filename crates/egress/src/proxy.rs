@@ -115,7 +115,8 @@ impl Session {
         let to = match destination(&method, request.uri()) {
             Ok(to) => to,
             Err(what) => {
-                let (host, version) = (request.uri().to_string(), self.version());
+                // The host alone: a name with its password, a path and a query are nothing for a record.
+                let (host, version) = (request.uri().host().unwrap_or_default().to_owned(), self.version());
                 let asked = Asked { flow: &self.flow, method: method.as_str(), host, port: 0, version };
                 let refusal = Refusal { reason: Reason::BadRequest, rule: Some(what.to_owned()), address: None };
                 self.sandbox.ledger.refused(&asked, &refusal);

@@ -148,7 +148,7 @@ fn server_name(hello: &[u8]) -> Option<Sniff> {
     Some(Sniff::Tls(found))
 }
 
-/// Methods whose first line is at least looked at; another word may be any protocol.
+/// Methods whose first line must be one of HTTP; a line with another word may be any protocol's.
 const METHODS: [&str; 10] =
     ["GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "PATCH ", "OPTIONS ", "TRACE ", "CONNECT ", "PRI "];
 
@@ -157,13 +157,18 @@ fn http(bytes: &[u8]) -> Sniff {
         let length = bytes.len().min(method.len());
         bytes[..length] == method.as_bytes()[..length]
     };
-    let Some(method) = METHODS.iter().find(begins) else { return Sniff::Other };
-    if bytes.len() < method.len() {
-        return Sniff::More;
-    }
-    // HTTP/2 without TLS: its hosts are inside of what only a reader of HTTP/2 reads.
-    if *method == "PRI " {
-        return Sniff::Broken("it is HTTP/2 without TLS");
+    match METHODS.iter().find(begins) {
+        Some(method) if bytes.len() < method.len() => return Sniff::More,
+        // HTTP/2 without TLS: its hosts are inside of what only a reader of HTTP/2 reads.
+        Some(&"PRI ") => return Sniff::Broken("it is HTTP/2 without TLS"),
+        Some(_) => {}
+        // Readers of HTTP pass over empty lines before a request.
+        None if matches!(bytes, [b'\r' | b'\n', ..]) => return Sniff::Broken("it begins with an empty line"),
+        None => match may_be_http(bytes) {
+            Some(true) => {}
+            Some(false) => return Sniff::Other,
+            None => return Sniff::More,
+        },
     }
     // A first line that is whole and is none of HTTP's: other protocols have such words too, and wait for an answer.
     if let Some(end) = bytes.windows(2).position(|end| end == b"\r\n")
@@ -177,6 +182,19 @@ fn http(bytes: &[u8]) -> Sniff {
         return if bare { Sniff::Broken("a line of HTTP ends without a carriage return") } else { Sniff::More };
     };
     host_of(&bytes[..end]).unwrap_or_else(Sniff::Broken)
+}
+
+/// Whether a first line that begins with another word is of HTTP; `None` as long as it may become one.
+fn may_be_http(bytes: &[u8]) -> Option<bool> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let line = &bytes[..end.unwrap_or(bytes.len())];
+    if line.windows(7).any(|part| part == b"HTTP/1.") {
+        return Some(true);
+    }
+    let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let is_method = word.iter().all(|byte| byte.is_ascii_uppercase() || b"-_".contains(byte));
+    let is_text = line.iter().all(|byte| (b' '..=b'~').contains(byte) || b"\t\r".contains(byte));
+    (end.is_some() || !is_method || !is_text).then_some(false)
 }
 
 fn host_of(head: &[u8]) -> Result<Sniff, &'static str> {
@@ -321,6 +339,14 @@ mod tests {
             ("SSH-2.0-x\r\n", Sniff::Other),
             ("\0\0\0", Sniff::Other),
             ("HELLO there\r\n\r\n", Sniff::Other),
+            ("hello", Sniff::Other),
+            ("*1\r\n$4\r\nPING\r\n", Sniff::Other),
+            ("HELO\0", Sniff::Other),
+            // Any word may be a method.
+            ("PROPFIND / HT", Sniff::More),
+            ("PROPFIND / HTTP/1.1\r\nHost: a.example", Sniff::More),
+            ("PROPFIND / HTTP/1.1\r\nHost: a.example\r\n\r\n", Sniff::Http(host("a.example"))),
+            ("get / HTTP/1.1\r\nHost: a.example\r\n\r\n", Sniff::Http(host("a.example"))),
         ] {
             assert_eq!(sniff(text.as_bytes()), expected, "{text:?}");
         }
@@ -334,6 +360,11 @@ mod tests {
             "GET / HTTP/1.1\r\nHost : a.example\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a.example b.example\r\n\r\n",
             "GET /\r\nHost: a.example\r\n\r\n",
+            "GET\t/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "PROPFIND / HTTP/1.1\nHost: a.example\n\n",
+            // Some readers pass over it.
+            "\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "\n",
             // Not waited for: who says so waits for an answer.
             "GET key\r\n",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",

@@ -122,17 +122,19 @@ async fn a_refusal_says_why_and_is_on_record() {
         ("CONNECT 127.0.0.1:80 HTTP/1.1\r\n\r\n", "403", "private-address"),
         ("CONNECT a.example.com:80 HTTP/1.1\r\n\r\n", "403", "private-address"),
         ("GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n", "400", "bad-request"),
+        ("GET https://u:secret@a.example.com/secret?secret HTTP/1.1\r\n\r\n", "400", "bad-request"),
     ] {
         refused_for(&world.say(request).await, status, reason);
     }
     // Only the one that was allowed by its name was looked up.
     assert_eq!(*world.names.0.lock().unwrap(), ["a.example.com"]);
     let page = world.gate.decisions(world.id, None, 100).await;
-    assert_eq!((page.total, page.decisions.len()), (6, 6));
-    let first = &page.decisions[5];
+    assert_eq!((page.total, page.decisions.len()), (7, 7));
+    assert_eq!(page.decisions[0].host, "a.example.com", "and nothing of the rest");
+    let first = &page.decisions[6];
     assert_eq!((first.verdict, first.host.as_str(), first.port), (Verdict::Refused, "bad.example.com", 443));
     assert_eq!((first.program.as_str(), first.process_id.as_str(), first.version), ("curl", "p", 4));
-    assert_eq!(page.decisions[1].address, Some([10, 1, 2, 3].into()));
+    assert_eq!(page.decisions[2].address, Some([10, 1, 2, 3].into()));
     world.gate.close().await;
 }
 

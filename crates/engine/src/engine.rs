@@ -422,19 +422,15 @@ impl Node for Engine {
     }
 
     async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError> {
-        let running = || self.live(id).is_some() || self.lock().get(&id).is_some_and(|handle| *handle.unknown.borrow());
-        if !running() {
+        let unknown = self.lock().get(&id).is_some_and(|handle| *handle.unknown.borrow());
+        if !unknown && self.live(id).is_none() {
             return Ok(());
         }
         let way_out = rules.network.allows_anything();
         self.state.egress.arm(id, rules).await.map_err(|e| failed("arm the network rules of", id, e))?;
-        // It ended meanwhile: what is armed for one that does not run would be found by nobody.
-        let Some(live) = self.live(id) else {
-            if !running() {
-                self.state.egress.disarm(id).await;
-            }
-            return Ok(());
-        };
+        // It ended meanwhile, or is on its way up again under what its start has armed, which must not be taken from
+        // it. What is left armed lets nothing out of one that does not run, and its next start brings its own.
+        let Some(live) = self.live(id) else { return Ok(()) };
         // The rules hold whatever the agent says; one that cannot be told now is told at its next greeting.
         let told = async {
             if let Ok(stream) = live.asker.ask(Request::new(Ask::SetNetwork(SetNetwork { way_out }))).await {

@@ -20,7 +20,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from withruntime import Runtime, Sandbox
+from withruntime import AuthenticationError, Runtime, Sandbox
 
 from .conftest import Server
 from .faults import CUT, LOSE_ANSWER, LOSE_REQUEST, REFUSE, TWICE, FaultyNetwork, first
@@ -172,6 +172,156 @@ def test_a_sandbox_lives_by_tools_alone(server: Server, form: str) -> None:
     drive(form, server.url, server.key, live)
 
 
+@pytest.mark.parametrize("form", ["http", "stdio-handshake"])
+def test_copies_go_on_from_where_a_sandbox_stands(server: Server, form: str) -> None:
+    name = f"mcp-{uuid.uuid4().hex}"
+
+    async def fork(tools: Tools) -> None:
+        box = (await tools.call("runtime_sandboxes_create", vcpu=1, memoryMiB=512, labels={"of": name}))["id"]
+        started = await tools.call("runtime_sandboxes_exec", id=box, command="sleep 300", background=True)
+        await tools.call("runtime_sandboxes_files_write", id=box, path="whose", content="source")
+        asked: dict[str, Any] = {"id": box, "count": 2, "name": name, "labels": {"by": name}}
+        forked = await tools.call("runtime_sandboxes_fork", **asked)
+        copies = forked["sandboxes"]
+        assert [(one["name"], one["state"]) for one in copies] == [(name, "running"), (f"{name}-1", "running")]
+        again = await tools.call("runtime_sandboxes_fork", **asked, idempotencyKey=forked["idempotencyKey"])
+        assert [one["id"] for one in again["sandboxes"]] == [one["id"] for one in copies]
+        found = await tools.call("runtime_sandboxes_list", label=f"by:{name}")
+        assert {one["id"] for one in found["data"]} == {one["id"] for one in copies}
+        for one in copies:
+            arguments = {"id": one["id"], "action": "get", "processId": started["processId"]}
+            assert (await tools.call("runtime_sandboxes_process", **arguments))["state"] == "running"
+            read = await tools.call("runtime_sandboxes_files_read", id=one["id"], path="whose")
+            assert read["content"] == "source"
+            await tools.call("runtime_sandboxes_files_write", id=one["id"], path="whose", content=one["id"])
+        for whose, content in [(box, "source"), *((one["id"], one["id"]) for one in copies)]:
+            read = await tools.call("runtime_sandboxes_files_read", id=whose, path="whose")
+            assert read["content"] == content
+        error = await tools.refused("runtime_sandboxes_fork", id=box, name=name)
+        assert error["code"] == "name_taken"
+        error = await tools.refused("runtime_sandboxes_fork", id=box, count=17, cuont=1)
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"count", "cuont"}
+        for whose in [box, *(one["id"] for one in copies)]:
+            await tools.call("runtime_sandboxes_manage", id=whose, action="delete")
+
+    drive(form, server.url, server.key, fork)
+
+
+@pytest.mark.parametrize("form", ["http-handshake", "stdio"])
+def test_a_snapshot_is_kept_and_started_from(server: Server, form: str) -> None:
+    name = f"mcp-{uuid.uuid4().hex}"
+
+    async def keep(tools: Tools) -> None:
+        box = (await tools.call("runtime_sandboxes_create", vcpu=1, memoryMiB=512))["id"]
+        await tools.call("runtime_sandboxes_files_write", id=box, path="kept", content=name)
+        taken = await tools.call(
+            "runtime_snapshots", action="create", sandboxId=box, mode="disk", name=name, retentionDays=3
+        )
+        kept = taken["id"]
+        assert (taken["state"], taken["mode"], taken["name"]) == ("ready", "disk", name)
+        assert (taken["sourceSandboxId"], taken["retentionDays"]) == (box, 3) and taken["idempotencyKey"]
+        await tools.call("runtime_sandboxes_manage", id=box, action="delete")
+        filters: list[dict[str, Any]] = [{"sandboxId": box}, {"name": name}, {"sandboxId": box, "state": "ready"}]
+        for chosen in filters:
+            listed = await tools.call("runtime_snapshots", action="list", limit=1, **chosen)
+            assert [one["id"] for one in listed["data"]] == [kept], chosen
+        assert (await tools.call("runtime_snapshots", action="list", sandboxId=box, state="failed"))["data"] == []
+
+        changed = await tools.call("runtime_snapshots", action="update", id=kept, labels={"a": "b"}, ifLabels={})
+        assert (changed["labels"], changed["name"]) == ({"a": "b"}, name)
+        error = await tools.refused("runtime_snapshots", action="update", id=kept, name="x", ifLabels={})
+        assert error["code"] == "snapshot_metadata_changed"
+        assert (await tools.call("runtime_snapshots", action="get", id=kept))["name"] == name
+
+        made = await tools.call("runtime_sandboxes_create", snapshot=kept)
+        read = await tools.call("runtime_sandboxes_files_read", id=made["id"], path="kept")
+        assert read["content"] == name
+        await tools.call("runtime_sandboxes_manage", id=made["id"], action="delete")
+
+        await tools.call("runtime_snapshots", action="delete", id=kept)
+        error = await tools.refused("runtime_snapshots", action="get", id=kept)
+        assert error["code"] == "not_found" and "action list" in error["hint"]
+        error = await tools.refused("runtime_snapshots", action="create", id=kept)
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"id", "sandboxId"}
+        error = await tools.refused("runtime_snapshot", action="list")
+        assert error["hint"] == "It is called runtime_snapshots now."
+
+    drive(form, server.url, server.key, keep)
+
+
+def test_what_a_sandbox_reaches_is_changed(server: Server, box: Sandbox) -> None:
+    async def change(tools: Tools) -> None:
+        command = "curl -s -i -x http://127.0.0.1:10800 http://a.example.com/"
+        rules = await tools.call("runtime_sandboxes_network", id=box.id, action="get")
+        assert rules["internet"] is True and rules["enforced"] is True and "idempotencyKey" not in rules
+        off = await tools.call("runtime_sandboxes_network", id=box.id, action="set", internet=False)
+        assert (off["internet"], off["enforced"]) == (False, True) and off["idempotencyKey"]
+        done = await tools.call("runtime_sandboxes_exec", id=box.id, command=command)
+        assert done["stdout"].startswith("HTTP/1.1 403") and "internet-off" in done["stdout"]
+        some = await tools.call(
+            "runtime_sandboxes_network", id=box.id, action="set", internet=True, allow=["*.example.org"],
+            deny=["192.0.2.0/24"], connect=["db.example.com:5432"],
+        )  # fmt: skip
+        assert (some["allow"], some["deny"]) == (["*.example.org"], ["192.0.2.0/24"])
+        done = await tools.call("runtime_sandboxes_exec", id=box.id, command=command)
+        assert "rule-not-allowed" in done["stdout"]
+        on = await tools.call("runtime_sandboxes_network", id=box.id, action="set", internet=True)
+        assert (on["allow"], on["deny"], on["connect"]) == ([], [], []), "a list that is left out is emptied"
+
+        error = await tools.refused("runtime_sandboxes_network", id=box.id, action="set", allow=["https://a.example"])
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"internet", "allow[0]"}
+        error = await tools.refused("runtime_sandboxes_network", id=box.id, action="get", internet=True)
+        assert "get takes: id" in error["hint"]
+
+    drive("http", server.url, server.key, change)
+
+
+@pytest.mark.parametrize("form", ["http", "stdio"])
+def test_a_session_is_a_way_into_one_sandbox_and_not_to_tools(server: Server, box: Sandbox, form: str) -> None:
+    async def make(tools: Tools) -> None:
+        tool = "runtime_sandboxes_previews"
+        made = await tools.call(tool, id=box.id, action="session_create", sessionSeconds=600)
+        token, session = made["token"], made["id"]
+        assert token.startswith("rtsess_") and (made["apiUrl"], made["sandboxId"]) == (server.url, box.id)
+        key = made["idempotencyKey"]
+        again = await tools.call(tool, id=box.id, action="session_create", sessionSeconds=600, idempotencyKey=key)
+        assert (again["id"], again["token"]) == (session, None)
+        listed = await tools.call(tool, id=box.id, action="session_list")
+        assert [(one["id"], one["state"]) for one in listed["data"]] == [(session, "active")]
+        assert token not in json.dumps(listed)
+
+        def use() -> str:
+            return Sandbox.from_session(token, box.id, made["apiUrl"]).exec("echo in").stdout
+
+        assert await asyncio.to_thread(use) == "in\n"
+        called = {"name": "runtime_sandboxes_inspect", "arguments": {"id": box.id}}
+        for method, params in [("ping", {}), ("initialize", HELLO), ("tools/list", {}), ("tools/call", called)]:
+            message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            status, _, text = await asyncio.to_thread(
+                raw, server, "POST", message, {"authorization": f"Bearer {token}"}
+            )  # fmt: skip
+            assert (status, json.loads(text)["error"]["code"]) == (403, "forbidden"), method
+        call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": called})
+        environment = {"RUNTIME_API_URL": server.url, "RUNTIME_API_KEY": token}
+        told = json.loads((await asyncio.to_thread(bridge, environment, call)).stdout)
+        assert told["result"]["structuredContent"]["error"]["code"] == "forbidden"
+
+        revoked = await tools.call(tool, id=box.id, action="session_revoke", sessionId=session)
+        assert revoked["state"] == "revoked"
+        with pytest.raises(AuthenticationError):
+            await asyncio.to_thread(use)
+        error = await tools.refused(tool, id=box.id, action="session_revoke", sessionId=str(uuid.uuid4()))
+        assert error["code"] == "not_found" and "session_list" in error["hint"]
+        error = await tools.refused(tool, id=box.id, action="session_create", sessionSeconds=59, origins=["*"])
+        assert error["details"]["issues"][0]["path"] == "sessionSeconds"
+        error = await tools.refused(tool, id=box.id, action="session_create", origins=["*"])
+        assert error["details"]["issues"][0]["path"] == "origins[0]"
+        error = await tools.refused(tool, id=box.id, action="create", port=80)
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"action", "port"}
+
+    drive(form, server.url, server.key, make)
+
+
 def test_a_key_does_its_work_once(server: Server, box: Sandbox) -> None:
     async def twice(tools: Tools) -> None:
         key = f"k-{uuid.uuid4().hex}"
@@ -308,16 +458,23 @@ def test_two_keys_do_not_see_each_other(server: Server, form: str) -> None:
         async def look(tools: Tools) -> None:
             found = await tools.call("runtime_sandboxes_list")
             assert found["data"] == []
-            for tool, arguments in [
+            tries: list[tuple[str, dict[str, Any]]] = [
                 ("runtime_sandboxes_list", {}),
                 ("runtime_sandboxes_inspect", {}),
                 ("runtime_sandboxes_exec", {"command": "true"}),
                 ("runtime_sandboxes_files_read", {"path": "/etc/passwd"}),
                 ("runtime_sandboxes_process", {"action": "list"}),
+                ("runtime_sandboxes_fork", {}),
+                ("runtime_sandboxes_network", {"action": "get"}),
+                ("runtime_sandboxes_network", {"action": "set", "internet": False}),
+                ("runtime_sandboxes_previews", {"action": "session_create"}),
                 ("runtime_sandboxes_manage", {"action": "delete"}),
-            ]:
+            ]
+            for tool, arguments in tries:
                 error = await tools.refused(tool, id=sandbox.id, **arguments)
                 assert error["code"] == "not_found", tool
+            error = await tools.refused("runtime_snapshots", action="create", sandboxId=sandbox.id)
+            assert error["code"] == "not_found"
 
         drive(form, server.url, theirs, look)
         assert sandbox.exec("echo here").stdout == "here\n"
@@ -349,12 +506,17 @@ def test_a_key_that_may_only_read_changes_nothing(server: Server, box: Sandbox) 
     async def look(tools: Tools) -> None:
         found = await tools.call("runtime_sandboxes_list", id=box.id)
         assert [one["id"] for one in found["data"]] == [box.id]
-        for tool, arguments in [
+        tries: list[tuple[str, dict[str, Any]]] = [
             ("runtime_sandboxes_create", {}),
             ("runtime_sandboxes_exec", {"id": box.id, "command": "true"}),
             ("runtime_sandboxes_manage", {"id": box.id, "action": "stop"}),
+            ("runtime_sandboxes_fork", {"id": box.id}),
+            ("runtime_sandboxes_network", {"id": box.id, "action": "set", "internet": False}),
+            ("runtime_sandboxes_previews", {"id": box.id, "action": "session_create"}),
+            ("runtime_snapshots", {"action": "create", "sandboxId": box.id}),
             ("runtime_sandboxes_files_read", {"id": box.id, "path": "/etc/passwd"}),
-        ]:
+        ]
+        for tool, arguments in tries:
             error = await tools.refused(tool, **arguments)
             assert error["code"] == "forbidden", tool
 

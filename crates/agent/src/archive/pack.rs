@@ -166,24 +166,39 @@ impl<'a, W: Write> Packer<'a, W> {
                 self.linked.insert(identity, full.to_vec());
             }
         }
+        self.content(File::from(fd), stat, full)
+    }
+
+    /// A file's header and what is in it.
+    fn content(&mut self, file: File, mut stat: Stat, full: &[u8]) -> Result<(), FileError> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let mut file = file.take(size);
+        // The first bytes before the header: a file that is rewritten at this moment may have become shorter than it just
+        // said. Where it ended is what it was.
+        let mut ready = 0;
+        while ready < self.buf.len() && (ready as u64) < size {
+            match file.read(&mut self.buf[ready..]).map_err(self.failed("reading", full))? {
+                0 => {
+                    stat.st_size = ready as i64;
+                    break;
+                }
+                got => ready += got,
+            }
+        }
         self.member(full, &stat, EntryType::Regular, b"")?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let mut file = File::from(fd).take(size);
         let mut left = size;
         while left > 0 {
-            match file.read(&mut self.buf).map_err(self.failed("reading", full))? {
-                0 => {
-                    return Err(FileError::refused(
-                        ErrorCode::Internal,
-                        &self.at(full),
-                        "became shorter while it was read",
-                    ));
-                }
-                got => {
-                    self.out.write_all(&self.buf[..got]).map_err(self.failed("sending", full))?;
-                    left -= got as u64;
-                }
+            if ready == 0 {
+                ready = file.read(&mut self.buf).map_err(self.failed("reading", full))?;
             }
+            if ready == 0 {
+                let why = "became shorter while it was read";
+                return Err(FileError::refused(ErrorCode::Internal, &self.at(full), why));
+            }
+            self.out.write_all(&self.buf[..ready]).map_err(self.failed("sending", full))?;
+            left -= ready as u64;
+            ready = 0;
         }
         self.pad(size, full)
     }

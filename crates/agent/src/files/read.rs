@@ -59,18 +59,29 @@ async fn next(file: &Arc<File>, offset: u64, size: u64) -> Result<Bytes, GuestEr
     }
 }
 
+/// The next bytes of a file of which `size` were announced.
 fn read_piece(file: &File, offset: u64, size: u64) -> std::io::Result<Bytes> {
     let wanted = usize::try_from(size - offset).unwrap_or(PIECE).min(PIECE);
+    let data = up_to(file, offset, wanted)?;
+    if data.len() < wanted {
+        // It became shorter under our hands: not what was announced, so not to be passed off as it.
+        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it became shorter while it was read"));
+    }
+    Ok(data.into())
+}
+
+/// So many bytes from there, or fewer where the file ends.
+fn up_to(file: &File, offset: u64, wanted: usize) -> std::io::Result<Vec<u8>> {
     let mut data = vec![0; wanted];
     let mut got = 0;
     while got < wanted {
         match file.read_at(&mut data[got..], offset + got as u64)? {
-            // It became shorter under our hands: not what was announced, so not to be passed off as it.
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            0 => break,
             count => got += count,
         }
     }
-    Ok(data.into())
+    data.truncate(got);
+    Ok(data)
 }
 
 fn open(path: &Path) -> Result<(File, FileInfo, Bytes), FileError> {
@@ -99,7 +110,14 @@ fn open(path: &Path) -> Result<(File, FileInfo, Bytes), FileError> {
         info.size = data.len() as u64;
         data.into()
     } else {
-        read_piece(&file, 0, info.size).map_err(FileError::at("reading", path))?
+        // Read before its size is announced: a file that is rewritten at this moment may have become shorter than it just
+        // said, and those of /sys always are. Where it ended is what it was.
+        let wanted = usize::try_from(info.size).unwrap_or(PIECE).min(PIECE);
+        let data = up_to(&file, 0, wanted).map_err(FileError::at("reading", path))?;
+        if data.len() < wanted {
+            info.size = data.len() as u64;
+        }
+        data.into()
     };
     Ok((file, info, first))
 }

@@ -1,12 +1,15 @@
 //! Whose connection it is: from the kernel's table of connections to a socket, from there to a process that holds it, and
 //! from that to the command of the API it belongs to.
 //!
-//! It is told for the record only, and a guest may hide from it. What it costs is bounded: so many links are looked at.
+//! It is told for the record only, and a guest may hide from it. What it costs is bounded: so many links are looked at,
+//! for so many connections at once.
 
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 
 use crate::{Agent, memory};
 
@@ -20,10 +23,13 @@ pub(super) struct Who {
 
 const MAX_TABLE: u64 = 1 << 20;
 const MAX_LINKS: usize = 2048;
+/// Connections that are looked for at once: the workers are for what ends processes and starts them, too.
+static LOOKING: Semaphore = Semaphore::const_new(2);
 
 /// Who holds the other end of a connection to ourselves.
 pub(super) async fn find(agent: &Arc<Agent>, local: SocketAddr, peer: SocketAddr) -> Who {
     let agent = agent.clone();
+    let _turn = LOOKING.acquire().await;
     // Reading /proc may take its time: not on the thread that serves everybody.
     tokio::task::spawn_blocking(move || look(&agent, local, peer).unwrap_or_default()).await.unwrap_or_default()
 }

@@ -255,3 +255,30 @@ pub fn processes_with(mark: &str) -> Vec<i32> {
     }
     found
 }
+
+/// A file that is truncated and written again, as `>` of a shell does, until this goes.
+pub struct Rewriting {
+    done: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Rewriting {
+    pub fn of(path: String) -> Self {
+        std::fs::write(&path, "whole").unwrap();
+        let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = done.clone();
+        let writer = std::thread::spawn(move || {
+            while !seen.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::write(&path, "whole").unwrap();
+            }
+        });
+        Self { done, writer: Some(writer) }
+    }
+}
+
+impl Drop for Rewriting {
+    fn drop(&mut self) {
+        self.done.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.writer.take().unwrap().join().unwrap();
+    }
+}

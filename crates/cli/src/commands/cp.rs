@@ -352,6 +352,8 @@ fn unpack(target: &Path, input: impl Read) -> std::io::Result<()> {
     let mut archive = tar::Archive::new(GzDecoder::new(input));
     archive.set_preserve_permissions(true);
     archive.set_preserve_mtime(true);
+    // As a single file: who runs it here is nobody's but the user's to say.
+    archive.set_mask(0o7000);
     // Names that lead out of the target are left out by the reader, and links are not followed on the way.
     archive.unpack(target)?;
     // The checksum is at the very end.
@@ -400,6 +402,7 @@ mod tests {
         std::fs::create_dir(from.path().join("d")).expect("made");
         std::fs::write(from.path().join("d/big"), vec![7; 3_000_000]).expect("written");
         std::os::unix::fs::symlink("d/big", from.path().join("link")).expect("linked");
+        std::fs::set_permissions(from.path().join("d/big"), PermissionsExt::from_mode(0o6755)).expect("allowed");
         let (pieces, mut packed) = mpsc::channel(1000);
         let root = from.path().to_owned();
         tokio::task::spawn_blocking(move || pack(&root, Pieces { pieces, current: Vec::new(), step: 1000 }))
@@ -414,6 +417,8 @@ mod tests {
         let to = tempfile::tempdir().expect("a directory");
         unpack(to.path(), &data[..]).expect("unpacked");
         assert_eq!(std::fs::read(to.path().join("link")).expect("read"), vec![7; 3_000_000]);
+        let mode = std::fs::metadata(to.path().join("d/big")).expect("there").mode();
+        assert_eq!(mode & 0o7777, 0o755, "nobody's rights come out of a sandbox");
         for cut in [data.len() / 2, data.len() - 1] {
             let again = tempfile::tempdir().expect("a directory");
             let error = unpack(again.path(), &data[..cut]).expect_err("cut");

@@ -45,7 +45,7 @@ impl Actor {
                 let written = self.write_back(&machine.asker, SYNC_LIMIT).await;
                 if let Err(error) = written
                     // The memory has the rest.
-                    && !wanted.memory
+                    && (!wanted.memory || self.stop_heard.is_some())
                 {
                     self.machine = Held::Running(machine);
                     return Err(error);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use runtime_proto::guest::{Ask, Nothing, Request, Tell};
 use runtime_proto::node::{Disk, GuestStream, NodeError, Order};
 
-use super::{Actor, Held, Running, stopped_meanwhile};
+use super::{Actor, Held, Running, hear_stop, stopped_meanwhile};
 use crate::driver::{Booted, RestoreError, StillBooted, StillFrozen};
 use crate::host_state::{blocking, chain, failed, new_generation};
 use crate::link::Asker;
@@ -67,7 +67,8 @@ impl Actor {
         }
     }
 
-    /// Brings to the disk what the machine has written, for a copy of the disk to have it without the memory.
+    /// Brings to the disk what the machine has written, for a copy of the disk to have it without the memory. A guest
+    /// may take as long as it likes: a stop does not wait for it.
     pub(super) async fn write_back(&mut self, asker: &Asker, limit: Duration) -> Result<(), NodeError> {
         if !self.state.driver.holds_writes() {
             return Ok(());
@@ -80,8 +81,13 @@ impl Actor {
                 _ => Err(NodeError::Failed(format!("cannot write back the disk of {id}: its agent answers otherwise"))),
             }
         };
-        let timely = tokio::time::timeout(limit, asked).await;
-        timely.unwrap_or_else(|_| Err(NodeError::Busy("its disk is too slow to take what was written".to_owned())))
+        tokio::select! {
+            biased;
+            () = hear_stop(&mut self.stop_heard, &mut self.stops) => Err(stopped_meanwhile()),
+            timely = tokio::time::timeout(limit, asked) => timely.unwrap_or_else(|_| {
+                Err(NodeError::Busy("its disk is too slow to take what was written".to_owned()))
+            }),
+        }
     }
 
     /// The memory is on the disk. From here on its machine is only in the way.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
@@ -37,6 +37,8 @@ pub(super) struct Api {
     pub(super) router: Router,
     pub(super) caller: Caller,
     pub(super) request_id: RequestId,
+    /// This server as the caller named it.
+    pub(super) host: Option<HeaderValue>,
 }
 
 /// One call.
@@ -111,6 +113,9 @@ impl Api {
         }
         if let Some(key) = &ask.key {
             request = request.header("idempotency-key", key);
+        }
+        if let Some(host) = &self.host {
+            request = request.header(HOST, host);
         }
         let request = request
             .header(CONTENT_TYPE, HeaderValue::from_static(ask.kind))

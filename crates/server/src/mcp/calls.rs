@@ -19,6 +19,7 @@ const FILES_LISTED: u64 = 200;
 pub(super) fn changes(tool: &Tool, args: &Args) -> bool {
     match &tool.work {
         Work::Actions(actions) => chosen(actions, args).is_some_and(|(_, route)| route.method != Method::GET),
+        Work::One(route) => route.method != Method::GET,
         Work::Create | Work::Exec | Work::Write => true,
         Work::List | Work::Inspect | Work::Read | Work::ListFiles => false,
     }
@@ -33,9 +34,13 @@ pub(super) async fn call(
 ) -> Result<Value, Refusal> {
     match &tool.work {
         Work::Actions(actions) => match chosen(actions, args) {
-            Some((action, route)) => act(api, action, route, args, key).await,
+            Some((action, route)) => match args.fit_action(action, route) {
+                Ok(()) => act(api, route, args, key).await,
+                Err(error) => Err(api.refuse(&error)),
+            },
             None => Err(api.refuse(&ApiError::wrong("action", "is required"))),
         },
+        Work::One(route) => act(api, route, args, key).await,
         Work::List => list(api, args).await,
         Work::Create => create(api, args, key).await,
         Work::Inspect => inspect(api, args).await,
@@ -51,9 +56,8 @@ fn chosen<'a>(actions: &'a [(&'static str, Route)], args: &Args) -> Option<&'a (
     actions.iter().find(|(action, _)| *action == wanted)
 }
 
-/// An action that is one route.
-async fn act(api: &Api, action: &str, route: &Route, args: &Args, key: &str) -> Result<Value, Refusal> {
-    args.fit_action(action, route).map_err(|error| api.refuse(&error))?;
+/// What is one route.
+async fn act(api: &Api, route: &Route, args: &Args, key: &str) -> Result<Value, Refusal> {
     let mut ask = Ask::new(route.method.clone(), filled(route.path, args)).wait(route.wait);
     let mut body = Map::new();
     for (arg, field) in route.fields {
@@ -75,10 +79,27 @@ async fn act(api: &Api, action: &str, route: &Route, args: &Args, key: &str) -> 
         }
     }
     let answer = api.json(ask).await.map_err(|refusal| in_arguments(refusal, route.fields))?;
-    Ok(match route.shape {
-        Shape::AsIs => cut::list(answer),
-        Shape::Output => cut::output(&answer),
-    })
+    match route.shape {
+        Shape::AsIs => Ok(cut::list(answer)),
+        Shape::Output => Ok(cut::output(&answer)),
+        Shape::Snapshot => taken(answer).map_err(|error| api.refuse(&error)),
+    }
+}
+
+/// A snapshot as it was when its call was answered: one that failed is no result.
+fn taken(mut record: Value) -> Result<Value, ApiError> {
+    match record["state"].as_str() {
+        Some("failed") => {
+            let why = record["error"].as_str().unwrap_or("The log of the server has the cause.");
+            Err(ApiError::new(Kind::SnapshotFailed, format!("The snapshot was not taken. {why}"))
+                .details(json!({ "snapshotId": record["id"] })))
+        }
+        Some("capturing") => {
+            record["hint"] = json!("It is not taken yet: look again with the action get.");
+            Ok(record)
+        }
+        _ => Ok(record),
+    }
 }
 
 /// A path with its `{names}` filled from the arguments.
@@ -223,6 +244,16 @@ async fn list_files(api: &Api, args: &Args) -> Result<Value, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_that_failed_is_no_result() {
+        let failed = json!({"id": "s", "state": "failed", "error": "The disk of the sandbox is gone."});
+        let error = taken(failed).expect_err("it failed").to_json("req_x");
+        assert_eq!((&error["code"], &error["details"]["snapshotId"]), (&json!("snapshot_failed"), &json!("s")));
+        assert_eq!(error["message"], "The snapshot was not taken. The disk of the sandbox is gone.");
+        assert!(taken(json!({"state": "capturing"})).is_ok_and(|record| record["hint"].is_string()));
+        assert_eq!(taken(json!({"state": "ready"})).ok(), Some(json!({"state": "ready"})));
+    }
 
     #[test]
     fn issues_name_the_arguments_that_were_given() {

@@ -121,6 +121,10 @@ pub(super) fn list(mut answer: Value) -> Value {
         data.truncate(fit);
         answer["outputCut"] = json!(true);
         answer["leftOut"] = json!(left_out);
+        if !answer["nextCursor"].is_null() {
+            let hint = format!("nextCursor goes on behind what is left out: ask again with limit {}.", fit.max(1));
+            answer["hint"] = json!(hint);
+        }
     }
     answer
 }
@@ -166,7 +170,14 @@ mod tests {
     fn a_long_list_says_how_much_it_leaves_out() {
         let answer = list(json!({"data": vec!["x".repeat(1000); 100], "nextCursor": null}));
         assert_eq!(answer["data"].as_array().unwrap().len() + answer["leftOut"].as_u64().unwrap() as usize, 100);
-        assert_eq!(answer["outputCut"], true);
+        assert_eq!((&answer["outputCut"], answer.get("hint")), (&json!(true), None));
+        let paged = list(json!({"data": vec!["x".repeat(1000); 100], "nextCursor": "c"}));
+        let fit = paged["data"].as_array().unwrap().len();
+        assert!(
+            paged["hint"].as_str().is_some_and(|hint| hint.ends_with(&format!("limit {fit}."))),
+            "{}",
+            paged["hint"]
+        );
         assert_eq!(list(json!({"data": [1]})), json!({"data": [1]}));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::HeaderMap;
+use axum::http::header::HOST;
 use axum::http::request::Parts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, ListToolsResult, PaginatedRequestParams,
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{Api, Refusal};
 use super::args::Args;
-use super::catalog::{self, TOOLS, Tool};
+use super::catalog::{self, Tool, tools};
 use super::running::Running;
 use super::{SESSION, calls, name};
 use crate::call::{RequestId, is_idempotency_key};
@@ -28,7 +29,8 @@ Sandboxes: Linux machines of their own to run code, commands and servers in. \
 Make one with runtime_sandboxes_create and keep its id; with name and getOrCreate the same one is found again. \
 Run commands with runtime_sandboxes_exec, move text with runtime_sandboxes_files_read and _write; /workspace is where \
 commands begin. A paused sandbox wakes by itself at the next call; a stopped one keeps its disk and is started with \
-runtime_sandboxes_manage, action restart. Errors say in `hint` what to do next. A change answers an idempotencyKey: \
+runtime_sandboxes_manage, action restart. runtime_sandboxes_fork copies one with all that runs in it; runtime_snapshots \
+keeps what one is, to make others from. Errors say in `hint` what to do next. A change answers an idempotencyKey: \
 call again with it if you did not see the answer, and the work is not done twice. Delete what is no longer needed.";
 
 #[derive(Clone)]
@@ -58,7 +60,7 @@ impl ServerHandler for Tools {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(listed).collect()))
+        Ok(ListToolsResult::with_all_items(tools().map(listed).collect()))
     }
 
     async fn call_tool(
@@ -98,8 +100,9 @@ impl ServerHandler for Tools {
 impl Tools {
     async fn work(&self, request: &CallToolRequestParams, asked: Asked, cancel: &CancellationToken) -> CallToolResult {
         let header = asked.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let api = Api { router: self.router.clone(), caller: asked.caller, request_id: asked.request_id };
-        let refused = |error: &ApiError| refusal(api.refuse(error), None);
+        let host = asked.headers.get(HOST).cloned();
+        let api = Api { router: self.router.clone(), caller: asked.caller, request_id: asked.request_id, host };
+        let refused = |error: &ApiError| refusal(&request.name, api.refuse(error), None);
         let tool = match known(&request.name) {
             Ok(tool) => tool,
             Err(error) => return refused(&error),
@@ -133,18 +136,24 @@ impl Tools {
                 }
                 CallToolResult::structured(value)
             }
-            Err(error) => refusal(error, key),
+            Err(error) => refusal(tool.name, error, key),
         }
     }
 }
 
 /// A refusal as a result that a model reads: the API's error object.
-fn refusal(Refusal(mut error): Refusal, key: Option<&str>) -> CallToolResult {
+fn refusal(tool: &str, Refusal(mut error): Refusal, key: Option<&str>) -> CallToolResult {
     if let Some(key) = key {
         error["idempotencyKey"] = json!(key);
     }
     if error["code"] == "not_found" && error.get("hint").is_none() {
-        error["hint"] = json!("runtime_sandboxes_list shows the sandboxes that this key reaches.");
+        error["hint"] = json!(match tool {
+            "runtime_snapshots" =>
+                "Its action list shows the snapshots that this key reaches, runtime_sandboxes_list the sandboxes.",
+            "runtime_sandboxes_previews" =>
+                "Its action session_list shows a sandbox's sessions, runtime_sandboxes_list the sandboxes of this key.",
+            _ => "runtime_sandboxes_list shows the sandboxes that this key reaches.",
+        });
     }
     CallToolResult::structured_error(json!({ "error": error }))
 }
@@ -162,7 +171,7 @@ fn known(name: &str) -> Result<&'static Tool, ApiError> {
     Err(match catalog::renamed(&name) {
         Some(now) => error.hint(format!("It is called {now} now.")),
         None => {
-            let names: Vec<&str> = TOOLS.iter().map(|tool| tool.name).collect();
+            let names: Vec<&str> = tools().map(|tool| tool.name).collect();
             error.hint(format!("The tools are: {}.", names.join(", ")))
         }
     })

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State as Extract};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, post};
@@ -67,9 +68,7 @@ pub(crate) fn route(app: AppState, api: Router) -> MethodRouter {
 
 async fn answer(Extract(mcp): Extract<Mcp>, request: Request) -> Result<Response<Body>, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(|| {
-        ApiError::internal("reading the caller", std::io::Error::other("the layer that sets it did not run"))
-    })?;
+    let caller = caller(&parts)?;
     let body = collect(&parts.headers, body, &mcp.app, MAX_JSON_WITH_INPUT, Kind::TooLarge).await?;
     let message = match read(&body) {
         Ok(message) => message,
@@ -95,6 +94,18 @@ async fn answer(Extract(mcp): Extract<Mcp>, request: Request) -> Result<Response
     }
     response.extensions_mut().insert(Verbatim);
     Ok(response)
+}
+
+/// Who asks, with a key. A session's token reaches what it reaches by the path it asks for, and calls from within have
+/// another path: it is refused before, and here once more.
+fn caller(parts: &Parts) -> Result<Caller, ApiError> {
+    let caller = parts.extensions.get::<Caller>().ok_or_else(|| {
+        ApiError::internal("reading the caller", std::io::Error::other("the layer that sets it did not run"))
+    })?;
+    if caller.session.is_some() {
+        return Err(ApiError::new(Kind::Forbidden, "A session does not reach the tools; a key does."));
+    }
+    Ok(caller.clone())
 }
 
 /// Who is meant by a request's id: each client counts from nothing, so its key and session are part of the name.
@@ -144,7 +155,30 @@ fn takes_anything(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use runtime_model::{CredentialId, OrgId, PrincipalId, SandboxId, SessionId};
+
     use super::*;
+    use crate::sessions::Access;
+
+    #[test]
+    fn the_caller_has_a_key() {
+        let mut parts = Request::<()>::default().into_parts().0;
+        assert_eq!(caller(&parts).err().map(|error| error.status()), Some(500), "nobody was looked up");
+        let mut who = Caller {
+            credential: CredentialId::new_v4(),
+            principal: PrincipalId::new_v4(),
+            org: OrgId::new_v4(),
+            read_only: false,
+            account_wide: false,
+            session: None,
+        };
+        parts.extensions.insert(who.clone());
+        assert!(caller(&parts).is_ok_and(|known| known.credential == who.credential));
+        let access = Access { session: SessionId::new_v4(), sandbox: SandboxId::new_v4(), expires_at: i64::MAX };
+        who.session = Some(Arc::new(access));
+        parts.extensions.insert(who);
+        assert_eq!(caller(&parts).err().map(|error| error.kind()), Some(Kind::Forbidden));
+    }
 
     #[test]
     fn only_messages_are_read() {

@@ -16,7 +16,8 @@ use crate::error::{ApiError, Kind};
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 /// What our answers say in headers.
-const EXPOSED: &str = "X-Request-Id, Retry-After, Idempotency-Replayed, Runtime-Late-Answer, Content-Length, Allow";
+const EXPOSED: &str = "X-Request-Id, Retry-After, Idempotency-Replayed, Runtime-Late-Answer, Content-Length, \
+     X-Content-Length, X-Content-Sha256, Allow";
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: &str = "600";
 

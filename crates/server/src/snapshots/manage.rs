@@ -132,7 +132,11 @@ impl AppState {
         Ok(row)
     }
 
+    /// One that a copy still begins from is left to a later round.
     pub(super) async fn finish_deletion(&self, id: SnapshotId) -> Result<(), ApiError> {
+        if self.is_needed(id) {
+            return Ok(());
+        }
         self.drop_snapshot(id).await?;
         let step = |row: &SnapshotRow| {
             let gone = SnapshotRow { state: SnapshotState::Deleted, ..row.clone() };

@@ -1,8 +1,8 @@
 //! What a crash left of snapshots is gone on with, and what nobody wants is swept.
 
-use runtime_model::State;
+use runtime_model::{SnapshotId, State};
 use runtime_proto::node::NodeError;
-use runtime_store::{SnapshotRow, SnapshotState};
+use runtime_store::{Operation, SandboxRow, SnapshotRow, SnapshotState};
 
 use crate::AppState;
 use crate::error::ApiError;
@@ -47,20 +47,25 @@ impl AppState {
 
     /// Of a fork that a crash cut short, or that is over.
     async fn pass(&self, row: &SnapshotRow) -> Result<(), ApiError> {
-        let name = row.id.to_string();
-        let needs = |row: &runtime_store::SandboxRow| {
-            row.state == State::Starting && row.snapshot.as_deref() == Some(name.as_str())
-        };
         let held = self.snapshots().held().contains(&row.id);
-        let needed = self.sandboxes().all().iter().any(|live| live.peek().is_some_and(|row| needs(&row)));
-        if held || needed {
+        if held || self.is_needed(row.id) {
             return Ok(());
         }
         self.delete_snapshot(row.id).await.map(drop)
     }
 
+    /// A copy that was promised is still being made from it.
+    pub(super) fn is_needed(&self, id: SnapshotId) -> bool {
+        let name = id.to_string();
+        let needs = |row: &SandboxRow| {
+            (row.state, row.operation) == (State::Starting, Some(Operation::StartCopy))
+                && row.snapshot.as_deref() == Some(name.as_str())
+        };
+        self.sandboxes().all().iter().any(|live| live.peek().is_some_and(|row| needs(&row)))
+    }
+
     /// A database that was put back from an older copy must not take with it what it does not know.
-    fn strange(&self, id: runtime_model::SnapshotId) {
+    fn strange(&self, id: SnapshotId) {
         let strangers = &self.snapshots().strangers;
         if strangers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id) {
             tracing::error!(

@@ -123,6 +123,49 @@ async fn a_token_reaches_its_sandbox_and_nothing_else() {
     stack.stop().await;
 }
 
+/// A tool is a call from within, which has no path of its own to be judged by.
+#[tokio::test]
+async fn a_token_is_no_key_for_tools() {
+    let stack = Stack::start().await;
+    let id = text(&stack.sandbox(json!({})).await["id"]).to_owned();
+    let made = create(&stack, &id, json!({"origins": [PAGE]})).await;
+    let bearer = format!("Bearer {}", text(&made["token"]));
+    let call = |tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    };
+    let ask = async |path: &str, auth: &str, message: &Value| {
+        let headers = [("authorization", auth), ("content-type", "application/json"), ("origin", PAGE)];
+        send(stack.address, "POST", path, &headers, message.to_string().as_bytes()).await
+    };
+    let stop = call("runtime_sandboxes_manage", json!({"id": id, "action": "stop"}));
+    for message in [
+        json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        call("runtime_sandboxes_inspect", json!({"id": id})),
+        stop.clone(),
+    ] {
+        let refused = ask("/mcp", &bearer, &message).await;
+        refused.refused(403, "forbidden");
+        assert_eq!(refused.header("access-control-allow-origin"), Some(PAGE), "the page may know why");
+        ask("/mcp?profile=chatgpt", &bearer, &message).await.refused(403, "forbidden");
+        // Another spelling is no way around: what is not `/mcp` is not the tools.
+        for path in ["/mcp/", "//mcp", "/%6dcp", "/mcp:stop", "/./mcp", "/MCP"] {
+            ask(path, &bearer, &message).await.refused(404, "route_not_found");
+        }
+    }
+    for method in ["GET", "DELETE", "OPTIONS"] {
+        send(stack.address, method, "/mcp", &[("authorization", &bearer)], b"").await.refused(403, "forbidden");
+    }
+    let record = with_token(&stack, text(&made["token"]), "GET", &format!("/v1/sandboxes/{id}"), None).await.ok();
+    assert_eq!(record["state"], "running");
+    // The same call with the key does it, so it was the token that was refused.
+    let key = format!("Bearer {}", stack.key);
+    assert_eq!(ask("/mcp", &key, &stop).await.status, 200);
+    assert_eq!(stack.get(&format!("/v1/sandboxes/{id}")).await.ok()["state"], "stopped");
+    stack.stop().await;
+}
+
 #[tokio::test]
 async fn a_page_is_served_if_it_is_listed() {
     let stack = Stack::start().await;
@@ -136,7 +179,11 @@ async fn a_page_is_served_if_it_is_listed() {
     good.ok();
     assert_eq!(allowed(&good).as_deref(), Some(PAGE));
     assert!(good.header("vary").is_some_and(|vary| vary.contains("Origin")));
-    assert!(good.header("access-control-expose-headers").is_some_and(|names| names.contains("X-Request-Id")));
+    let exposed = good.header("access-control-expose-headers").unwrap_or_default();
+    // By the length and the digest a page knows a file that was cut.
+    for name in ["X-Request-Id", "X-Content-Length", "X-Content-Sha256"] {
+        assert!(exposed.contains(name), "{exposed}");
+    }
     // Errors as well: of the scope, of the route, of the handler.
     for (method, path) in
         [("GET", "/v1/me".to_owned()), ("GET", format!("{path}/files/nope")), ("POST", format!("{path}:exec"))]

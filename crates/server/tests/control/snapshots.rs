@@ -102,6 +102,27 @@ async fn a_deleted_one_is_gone_for_all_and_from_the_host() {
 }
 
 #[tokio::test]
+async fn one_that_is_deleted_while_a_copy_starts_is_kept_for_it() {
+    let stack = Stack::start().await;
+    let id = &stack.sandbox(json!({})).await["id"];
+    let snapshot = taken(&stack, id, json!({})).await["id"].clone();
+    stack.node.hold_starts(true);
+    let copy = stack.call("POST", "/v1/sandboxes", json!({"snapshot": snapshot})).await.ok();
+    eventually("it is begun", async || stack.node.starts().len() == 2).await;
+    let path = format!("/v1/snapshots/{}", snapshot.as_str().unwrap());
+    stack.call("POST", &format!("{path}:delete"), json!({})).await.ok();
+    stack.get(&path).await.refused(404, "not_found");
+    // Behind the answers of later changes, what was to be done behind this one is done.
+    stack.post(id, "update", json!({"name": "later"})).await.ok();
+    assert_eq!(stack.node.kept().len(), 1, "a copy begins from it");
+    stack.node.hold_starts(false);
+    stack.wait_for(copy["id"].as_str().unwrap(), "running").await;
+    let stack = stack.killed_and_started().await;
+    eventually("it is gone from the host", async || stack.node.kept().is_empty()).await;
+    stack.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_killed_while_one_is_taken_leaves_it_to_the_next() {
     let stack = Stack::start().await;
     let id = stack.sandbox(json!({})).await["id"].clone();
