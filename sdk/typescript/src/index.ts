@@ -14,6 +14,14 @@
 export { Runtime, type RuntimeOptions } from "./runtime.js";
 export { Sandbox, type AtEnd, type SettleOptions, type WakeOptions, type WithClient } from "./sandbox.js";
 export { Sandboxes, type BulkFailure, type CreateInput, type CreateOptions, type ListFilter } from "./sandboxes.js";
+export {
+  Previews,
+  type CreatePreview,
+  type DeletedPreview,
+  type Preview,
+  type PreviewToken,
+  type PreviewVisibility,
+} from "./previews.js";
 export type { KeepAliveOptions } from "./keep-alive.js";
 export { Process, Processes, type OutputBytes, type OutputOptions, type WriteOptions } from "./commands/process.js";
 export type {

@@ -16,6 +16,7 @@ import { RuntimeError } from "./errors.js";
 import { Files } from "./files/files.js";
 import { keepAlive, type KeepAliveOptions } from "./keep-alive.js";
 import type { PageRequest } from "./page.js";
+import { Previews } from "./previews.js";
 import { defaultRuntime, type Runtime } from "./runtime.js";
 import type { CreateInput, CreateOptions, ListFilter } from "./sandboxes.js";
 import { path } from "./transport/path.js";
@@ -56,6 +57,8 @@ export class Sandbox {
   readonly files: Files;
   /** Its processes. */
   readonly processes: Processes;
+  /** Web addresses for its ports. */
+  readonly previews: Previews;
   readonly #place: Place;
   readonly #atEnd: AtEnd;
   #info: SandboxInfo;
@@ -68,6 +71,7 @@ export class Sandbox {
     this.#atEnd = atEnd;
     this.files = new Files(transport, info.id);
     this.processes = new Processes(this.#place);
+    this.previews = new Previews(transport, this.id);
   }
 
   /**

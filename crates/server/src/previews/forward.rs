@@ -2,6 +2,7 @@
 //! connection is upgraded to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{
@@ -17,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::Inside;
 use crate::AppState;
+use crate::clock::now_ms;
 use crate::error::{ApiError, Kind};
 use crate::guest::visit::Visit;
 use crate::http::broken::{Cut, break_off};
@@ -42,20 +44,21 @@ const OVER: &str = "the preview was changed, or the way into it has ended";
 pub(super) struct Ends {
     /// The preview was changed.
     pub(super) inside: Arc<Inside>,
-    /// The session that its token was read through was revoked.
-    pub(super) revoked: Option<CancellationToken>,
+    /// The session that its token was read through was revoked, or is over at this second since 1970.
+    pub(super) session: Option<(CancellationToken, i64)>,
 }
 
 impl Ends {
     fn cut(&self) -> Cut {
-        let Self { inside, revoked } = self.clone();
+        let Self { inside, session } = self.clone();
         Box::pin(async move {
-            match revoked {
-                None => inside.changed.cancelled().await,
-                Some(revoked) => tokio::select! {
-                    () = inside.changed.cancelled() => {}
-                    () = revoked.cancelled() => {}
-                },
+            let Some((revoked, over)) = session else { return inside.changed.cancelled().await };
+            let left = over.saturating_mul(1000).saturating_sub(now_ms());
+            let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
+            tokio::select! {
+                () = inside.changed.cancelled() => {}
+                () = revoked.cancelled() => {}
+                () = tokio::time::sleep(left) => {}
             }
         })
     }

@@ -85,24 +85,27 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
     let Some(row) = app.preview_row(to.sandbox, to.port).await? else { return Err(nothing(app, to).await) };
     let asked = Asked::take(&mut request)?;
     asked.may_frame(&row)?;
-    let mut revoked = None;
+    let mut session = None;
     if row.public {
         if asked.navigates && !asked.framed && !asked.seen {
             let host = text(request.headers(), &HOST).unwrap_or_default();
             return Ok(if asked.says_seen {
-                redirect(request.uri(), &cookie(to, SEEN_COOKIE, "1", SEEN_FOR.into()))
+                redirect(request.uri(), Some(&cookie(to, SEEN_COOKIE, "1", SEEN_FOR.into())))
             } else {
                 pages::before(host, &on(request.uri()))
             });
         }
     } else {
         let claims = asked.claims(&row)?;
-        revoked = app.still_given(to, claims).await?;
+        session = app.still_given(to, claims).await?;
         if asked.navigates
             && let Some(token) = &asked.from_link
         {
-            let left = claims.ends_at - now_ms() / 1000;
-            return Ok(redirect(request.uri(), &cookie(to, TOKEN_COOKIE, token, left)));
+            // Only for what holds itself: a bad link takes no visitor's good cookie away.
+            let now = now_ms() / 1000;
+            let set = token::read(&row, token, now);
+            let set = set.map(|claims| cookie(to, TOKEN_COOKIE, token, claims.ends_at - now));
+            return Ok(redirect(request.uri(), set.as_deref()));
         }
     }
     let guest = match find(app, to, asked.navigates).await? {
@@ -111,7 +114,7 @@ async fn visited(app: &AppState, to: Address, mut request: Request<Incoming>) ->
     };
     let port = to.port;
     let io = connect(app, guest, port).await?;
-    let mut response = forward(app, io, request, port, Ends { inside, revoked }).await?;
+    let mut response = forward(app, io, request, port, Ends { inside, session }).await?;
     if let Some(sites) = &row.embed_origins
         && let Ok(policy) = HeaderValue::from_str(&format!("frame-ancestors 'self' {}", sites.join(" ")))
     {
@@ -270,12 +273,12 @@ fn cookie(to: Address, name: &str, value: &str, seconds: i64) -> String {
 }
 
 /// To the same place, without what was for us.
-fn redirect(uri: &Uri, cookie: &str) -> Response<Body> {
+fn redirect(uri: &Uri, cookie: Option<&str>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
     let place = relative(uri);
-    for (name, value) in [(LOCATION, place.as_str()), (SET_COOKIE, cookie)] {
-        if let Ok(value) = HeaderValue::from_str(value) {
+    for (name, value) in [(LOCATION, Some(place.as_str())), (SET_COOKIE, cookie)] {
+        if let Some(Ok(value)) = value.map(HeaderValue::from_str) {
             response.headers_mut().insert(name, value);
         }
     }
@@ -342,21 +345,23 @@ async fn nothing(app: &AppState, to: Address) -> ApiError {
 }
 
 impl AppState {
-    /// A token that was read through a session ends with it; what tells of that end.
+    /// A token that was read through a session ends with it; what tells of that end, and the second of its own.
     async fn still_given(
         &self,
         to: Address,
         claims: Claims,
-    ) -> Result<Option<tokio_util::sync::CancellationToken>, ApiError> {
+    ) -> Result<Option<(tokio_util::sync::CancellationToken, i64)>, ApiError> {
         let Some(session) = claims.session else { return Ok(None) };
         let ended =
             || ApiError::new(Kind::Unauthorized, "This link has ended.").hint("Load the page again that it is in.");
         let access = Access { session, sandbox: to.sandbox, expires_at: claims.ends_at.saturating_mul(1000) };
         let cut = self.cuts().of(&access);
-        let row = self.store().session(to.sandbox, session).await;
-        let row = row.map_err(|error| ApiError::internal(format!("reading session {session}"), error))?;
-        let live = row.is_some_and(|row| row.revoked_at.is_none() && row.expires_at > now_ms());
-        if live { Ok(Some(cut)) } else { Err(ended()) }
+        let failed = |error| ApiError::internal(format!("reading session {session}"), error);
+        let row = self.store().session(to.sandbox, session).await.map_err(failed)?.ok_or_else(ended)?;
+        // By its hash it is told whether the key that made it is still there.
+        let found = self.store().session_by_hash(row.hash).await.map_err(failed)?.ok_or_else(ended)?;
+        let live = found.session.revoked_at.is_none() && found.session.expires_at > now_ms() && !found.orphan;
+        if live { Ok(Some((cut, claims.ends_at))) } else { Err(ended()) }
     }
 }
 
