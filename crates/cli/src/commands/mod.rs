@@ -76,7 +76,9 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Exec(exec) => command::words(&exec.command, "exec <sandbox>")?,
         SandboxVerb::Cp(cp) => cp::check(cp)?,
         SandboxVerb::Update(update) => update::needs_something(update)?,
-        SandboxVerb::Preview(preview) => drop(preview.wanted()?),
+        SandboxVerb::Preview(preview) => {
+            preview.wanted()?;
+        }
         _ => {}
     }
     let context = Context { client: connect(around, printer)?, printer };
