@@ -130,7 +130,7 @@ function keptTo(expiresAt: string | undefined, preview: Preview): Preview {
     throw new RuntimeError({
       code: "invalid_answer",
       message: `the token lasts until ${ends}, longer than was asked`,
-      hint: `Rotate it: sandbox.previews.rotate(${port}).`,
+      hint: `Rotate it: sandbox.previews.rotate(${String(port)}).`,
     });
   }
   return preview;

@@ -21,7 +21,9 @@ async function visit(url: string, token?: string | null): Promise<[number, strin
     const asked = request({ hostname, port, path: pathname + search, headers }, (answer) => {
       let body = "";
       answer.on("data", (piece: Buffer) => (body += piece.toString()));
-      answer.on("end", () => resolve([answer.statusCode ?? 0, body]));
+      answer.on("end", () => {
+        resolve([answer.statusCode ?? 0, body]);
+      });
       answer.on("error", reject);
     });
     asked.on("error", reject);
