@@ -9,6 +9,8 @@
 //!                └───────┘
 //! ```
 //!
+//! A spare is made by nobody's order and becomes `Running` by a start ([`spare`]).
+//!
 //! A machine whose memory is saved is `Down`: its memory is a directory that a wake finds.
 //!
 //! Others hold a [`Handle`]: commands wait in a bounded queue and are done one after the other; stopping has a channel of
@@ -35,6 +37,7 @@ use crate::pause::{Change, Standing};
 use crate::shortage::{self, Relief, ShortageError};
 
 mod capture;
+mod spare;
 mod wake;
 
 /// A boot takes a tenth of a second; on a host that starts many at once, some.
@@ -59,6 +62,8 @@ pub(crate) enum Stop {
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
     Start(Order),
+    /// Makes a machine for nobody yet.
+    Prepare(Order),
     Pause,
     Wake(Order),
     Capture(Capture),
@@ -79,6 +84,8 @@ pub(crate) struct Handle {
     /// It may run, which is being found out.
     pub(crate) unknown: watch::Receiver<bool>,
     pub(crate) frozen: watch::Receiver<bool>,
+    /// The control group of the machine that stands ready here.
+    pub(crate) spare: watch::Receiver<Option<Group>>,
 }
 
 pub(crate) struct Actor {
@@ -88,6 +95,7 @@ pub(crate) struct Actor {
     stops: mpsc::Receiver<(Stop, Reply)>,
     live: watch::Sender<Option<Live>>,
     frozen: watch::Sender<bool>,
+    spare: watch::Sender<Option<Group>>,
     machine: Held,
     /// How long until the next look at what an earlier server left; none while that is known.
     look: Option<Duration>,
@@ -100,6 +108,7 @@ pub(crate) struct Actor {
 
 enum Held {
     Down,
+    Spare(spare::Ready),
     Running(Running),
     Frozen(Standing),
 }
@@ -194,6 +203,7 @@ impl Actor {
         let (stops_tx, stops) = mpsc::channel(QUEUE);
         let (live_tx, live) = watch::channel(None);
         let (frozen_tx, frozen) = watch::channel(false);
+        let (spare_tx, spare) = watch::channel(None);
         let (unknown_tx, unknown) = watch::channel(false);
         let mut actor = Self {
             id,
@@ -202,6 +212,7 @@ impl Actor {
             stops,
             live: live_tx,
             frozen: frozen_tx,
+            spare: spare_tx,
             machine: Held::Down,
             look: None,
             unknown: unknown_tx,
@@ -216,7 +227,7 @@ impl Actor {
             Some(Adopted::Frozen(machine)) => actor.stand(machine),
             None => {}
         }
-        (actor, Handle { commands: commands_tx, stops: stops_tx, live, frozen, unknown })
+        (actor, Handle { commands: commands_tx, stops: stops_tx, live, frozen, spare, unknown })
     }
 
     /// Of a sandbox that may run: nothing of it is touched until that is known.
@@ -253,6 +264,7 @@ impl Actor {
                     let Some((command, reply)) = command else { return };
                     let result = match command {
                         Command::Start(order) => self.start(order).await,
+                        Command::Prepare(order) => self.prepare(order).await,
                         Command::Pause => self.pause().await,
                         Command::Wake(order) => self.wake(order).await,
                         Command::Capture(wanted) => self.capture(wanted).await,
@@ -300,6 +312,7 @@ impl Actor {
                 Held::Running(machine) => machine.relieve(),
                 // It stands still anyway; there is room above its limit while it is saved.
                 Held::Frozen(_) | Held::Down => {}
+                Held::Spare(_) => self.ended("it ran out of memory while it waited".to_owned()).await,
             },
             News::Written(number) => self.saved(number).await,
             News::Relieved(relief) => {
@@ -317,9 +330,17 @@ impl Actor {
 
     /// The machine ended, or must, without anybody having asked.
     async fn ended(&mut self, cause: String) {
-        tracing::warn!(sandbox = %self.id, cause, "the sandbox ended by itself; its disk is kept");
+        let spare = matches!(self.machine, Held::Spare(_));
+        if spare {
+            tracing::warn!(spare = %self.id, cause, "a machine that stood ready has ended; another is made");
+        } else {
+            tracing::warn!(sandbox = %self.id, cause, "the sandbox ended by itself; its disk is kept");
+        }
         if let Err(error) = self.end_machine().await {
             tracing::error!(sandbox = %self.id, %error, "what is left of the sandbox could not be removed");
+        }
+        if spare {
+            return;
         }
         // Nobody may be listening; the reconciler looks for itself.
         let _ = self.state.events.send(NodeEvent::Ended { id: self.id, reason: Reason::HostStopped });
@@ -328,9 +349,11 @@ impl Actor {
     async fn end_machine(&mut self) -> Result<(), NodeError> {
         self.live.send_replace(None);
         self.frozen.send_replace(false);
+        self.spare.send_replace(None);
         self.state.egress.disarm(self.id).await;
         let ended = match std::mem::replace(&mut self.machine, Held::Down) {
             Held::Down => return Ok(()),
+            Held::Spare(ready) => ready.booted.end().await,
             Held::Running(Running { booted, link, relief, .. }) => {
                 drop((link, relief));
                 booted.end().await
@@ -348,6 +371,7 @@ impl Actor {
         }
         self.end_machine().await?;
         self.drop_saved().await?;
+        self.state.unmark_spare(self.id)?;
         if stop == Stop::Remove || self.look.is_some() {
             // Also what an end that failed before has left.
             self.state.driver.clean(self.id).await.map_err(|e| failed("clean up", self.id, e))?;
@@ -366,6 +390,18 @@ impl Actor {
             return Ok(());
         }
         self.certain()?;
+        if matches!(self.machine, Held::Spare(_)) {
+            match self.claim(&order).await {
+                Ok(()) => return Ok(()),
+                Err(error) if self.stop_heard.is_some() => {
+                    self.undo_start(order.disk).await;
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!(sandbox = %self.id, %error, "a spare was no good; another machine is made")
+                }
+            }
+        }
         let state = self.state.clone();
         let admitted = state.admit()?;
         let turn = self.turn(&state).await?;
@@ -408,6 +444,7 @@ impl Actor {
             Some(error) => failed("boot", id, error),
         })?;
         self.greet(Running::new(id, booted, &state)).await?;
+        self.state.unmark_spare(id)?;
         self.show();
         self.state.unmark(id)
     }
@@ -563,6 +600,7 @@ async fn look(state: &HostState, id: SandboxId, pause: &mut Option<Duration>) ->
 async fn news(machine: &mut Held) -> News {
     match machine {
         Held::Running(machine) => machine.news().await,
+        Held::Spare(ready) => News::Notice(ready.booted.notice().await),
         Held::Frozen(standing) => match standing.change().await {
             Change::Notice(notice) => News::Notice(notice),
             Change::Written(number) => News::Written(number),

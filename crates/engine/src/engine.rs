@@ -18,23 +18,20 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::actor::{Actor, Command, Handle, Live, Reply, Stop};
 use crate::agent_file::{AgentFile, AgentFileError};
+use crate::chores::{keep_spare_disks, watch_host_disk};
 use crate::driver::gvisor::{Gvisor, GvisorOptions};
 use crate::driver::microvm::{Hypervisor, Microvm, MicrovmOptions};
 use crate::driver::{Adopted, Driver, DriverError};
 use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
 use crate::no_way_out::NoWayOut;
-use crate::prepare::{CGROUP_PARENT, Growth, Guest, Machinery, PreparedHost};
+use crate::prepare::{CGROUP_PARENT, Guest, Machinery, PreparedHost};
+use crate::spares::{Actors, SpareLimits, Spares};
 
 /// Processes (and threads) that the users of a sandbox may have.
 pub const DEFAULT_USER_PROCESSES: u64 = 1024;
 /// A task that ended while it was told something is followed by another; not for ever.
 const TELL_ATTEMPTS: usize = 3;
-/// Disks kept ready, so that a create does not wait for the file system's transaction.
-const SPARE_DISKS: usize = 8;
-/// Between looks at the host's disk. What can be written meanwhile must fit into what is kept free.
-const DISK_LOOK: Duration = Duration::from_secs(1);
-const DISK_TROUBLE: Duration = Duration::from_secs(5);
 /// How long an agent may take to hear of a change of its network.
 const TELL_NETWORK: Duration = Duration::from_secs(2);
 /// Sandboxes looked at together after a restart.
@@ -51,10 +48,12 @@ pub struct EngineConfig {
     pub warm_shape: Shape,
     /// The way out of the sandboxes.
     pub egress: Arc<dyn Egress>,
+    /// Machines that stand ready for whoever asks next.
+    pub spares: SpareLimits,
 }
 
 impl EngineConfig {
-    /// Without a way out until one is set.
+    /// Without a way out until one is set, and with nothing made ready.
     pub fn new(host: PreparedHost, agent: &'static [u8]) -> std::io::Result<Self> {
         Ok(Self {
             host,
@@ -63,6 +62,7 @@ impl EngineConfig {
             max_user_processes: DEFAULT_USER_PROCESSES,
             warm_shape: Shape::default(),
             egress: Arc::new(NoWayOut),
+            spares: SpareLimits::NONE,
         })
     }
 }
@@ -82,8 +82,10 @@ pub enum EngineError {
 /// Dropping it leaves the sandboxes running; the next engine on the same data directory takes them over.
 pub struct Engine {
     state: Arc<HostState>,
-    actors: Mutex<HashMap<SandboxId, Handle>>,
+    actors: Actors,
     tasks: TaskTracker,
+    spares: Arc<Spares>,
+    spare_keeper: Mutex<Option<AbortOnDropHandle<()>>>,
     _chores: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -97,7 +99,7 @@ struct Found {
 impl Engine {
     /// Takes over what runs and sweeps what a crash left half made. The caller holds the data directory's lock.
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
-        let EngineConfig { host, agent, program, max_user_processes, warm_shape, egress } = config;
+        let EngineConfig { host, agent, program, max_user_processes, warm_shape, egress, spares } = config;
         let agent = AgentFile::install(&host.data_dir, agent)?;
         let parent = CGROUP_PARENT.to_owned();
         let (driver, to_warm): (Arc<dyn Driver>, _) = match host.machinery.clone() {
@@ -127,18 +129,29 @@ impl Engine {
         if to_warm.is_none() {
             chores.push(AbortOnDropHandle::new(tokio::spawn(keep_spare_disks(state.clone()))));
         }
-        let engine = Self { state, actors: Mutex::new(HashMap::new()), tasks: TaskTracker::new(), _chores: chores };
+        let (actors, tasks) = (Actors::default(), TaskTracker::new());
+        let spares = Spares::new(state.clone(), actors.clone(), tasks.clone(), spares, warm_shape);
+        let spare_keeper = Mutex::new(None);
+        let engine = Self { state, actors, tasks, spares, spare_keeper, _chores: chores };
         let found = engine.recover().await?;
         tracing::info!(adopted = found.adopted, swept = found.swept, "engine ready");
         // Not before the sweep: what it makes would look like a remainder.
         if let Some(microvms) = to_warm {
             microvms.warm(warm_shape);
         }
+        let keeper = AbortOnDropHandle::new(tokio::spawn(engine.spares.clone().keep()));
+        engine.spare_keeper.lock().unwrap_or_else(PoisonError::into_inner).replace(keeper);
         Ok(engine)
     }
 
     /// Ends the tasks and waits for them. The sandboxes go on.
     pub async fn close(&self) {
+        // It would make more of them.
+        let keeper = self.spare_keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            keeper.abort();
+            let _ = keeper.await;
+        }
         self.actors.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.tasks.close();
         self.tasks.wait().await;
@@ -150,15 +163,21 @@ impl Engine {
         if let Err(error) = tidied.await {
             tracing::warn!(%error, "half of a snapshot stays on the disk");
         }
+        let spares = self.state.marked_spares();
         let marked = self.state.marked();
         let mut ids = self.state.driver.trail().await?;
+        ids.extend(&spares);
         ids.extend(&marked);
         ids.extend(self.state.saves.all().map_err(|e| EngineError::Saves(e.into()))?);
         ids.sort_unstable();
         ids.dedup();
         let each = futures_util::stream::iter(ids).map(|id| {
-            let half_made = marked.contains(&id);
-            async move { (id, self.recover_one(id, half_made).await) }
+            let (half_made, spare) = (marked.contains(&id), spares.contains(&id));
+            async move {
+                // It runs, perhaps: nobody has been promised it.
+                let done = if spare { self.remove_spare(id).await } else { self.recover_one(id, half_made).await };
+                (id, done)
+            }
         });
         let mut found = Found::default();
         let mut each = each.buffer_unordered(RECOVER_AT_ONCE);
@@ -171,6 +190,11 @@ impl Engine {
             }
         }
         Ok(found)
+    }
+
+    async fn remove_spare(&self, id: SandboxId) -> Result<bool, NodeError> {
+        self.state.sweep(id, true).await?;
+        self.state.unmark_spare(id).map(|()| false)
     }
 
     /// True if it runs.
@@ -284,72 +308,27 @@ async fn microvms(
     Ok((Arc::new(microvm.clone()), Some(microvm)))
 }
 
-/// Makes disks in advance, one round after every create. Without them creates are slower, nothing else.
-async fn keep_spare_disks(state: Arc<HostState>) {
-    loop {
-        let work = state.clone();
-        let made = blocking(move || {
-            let made = work.host.pool.prepare_spares(&work.host.base, SPARE_DISKS);
-            made.map_err(|e| failed("make spare disks in", work.host.pool.dir().display(), e))
-        });
-        if let Err(error) = made.await {
-            tracing::warn!(%error, "disks are not made in advance");
-        }
-        state.disk_taken.notified().await;
-    }
-}
-
-/// Growth stops before the host's disk is full: a full host would be an error inside every sandbox.
-async fn watch_host_disk(state: Arc<HostState>) {
-    let mut looks = tokio::time::interval(DISK_LOOK);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    // What an earlier server has stopped is let go once there is room.
-    let mut stopped = None;
-    loop {
-        looks.tick().await;
-        let pool = state.host.pool.clone();
-        let looked = blocking(move || {
-            let dir = pool.dir().display();
-            let stop = match pool.growth().map_err(|e| failed("measure the room below", dir, e))? {
-                Growth::Stop => Some(true),
-                Growth::AsBefore => stopped,
-                Growth::Allow => Some(false),
-            };
-            let changed = match stop {
-                Some(true) => pool.stop_growth(),
-                Some(false) if stopped != Some(false) => pool.allow_growth(),
-                Some(false) | None => Ok(0),
-            };
-            let changed = changed.map_err(|e| failed("change the limits of the disks in", pool.dir().display(), e))?;
-            Ok((stop, changed))
-        });
-        match looked.await {
-            Ok((stop, changed)) => {
-                if stop == Some(true) && stopped != stop {
-                    tracing::error!(
-                        disks = changed,
-                        "the host's disk is almost full: no sandbox's disk grows any more"
-                    );
-                } else if stop == Some(false) && changed > 0 {
-                    tracing::info!(disks = changed, "the host's disk has room again: disks grow");
-                }
-                stopped = stop;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the host's disk is not watched");
-                tokio::time::sleep(DISK_TROUBLE).await;
-            }
-        }
-    }
-}
-
 #[async_trait]
 impl Node for Engine {
     async fn start(&self, order: Order) -> Result<(), NodeError> {
         if self.live(order.id).is_some() {
             return Ok(());
         }
-        self.tell(order.id, Command::Start(order), |handle| handle.commands.clone()).await
+        let id = order.id;
+        // Before and after: what is made ready meanwhile would be in its way.
+        self.state.asked.send_replace(());
+        self.spares.used(id);
+        let started = self.tell(id, Command::Start(order), |handle| handle.commands.clone()).await;
+        self.state.asked.send_replace(());
+        started
+    }
+
+    fn take_spare(&self, shape: &Shape) -> Option<SandboxId> {
+        self.spares.take(shape)
+    }
+
+    fn give_back(&self, id: SandboxId) {
+        self.spares.give_back(id);
     }
 
     async fn pause(&self, id: SandboxId) -> Result<(), NodeError> {
@@ -371,6 +350,7 @@ impl Node for Engine {
     }
 
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError> {
+        self.spares.used(id);
         self.tell(id, Stop::Remove, |handle| handle.stops.clone()).await?;
         let mut actors = self.lock();
         if actors.get(&id).is_some_and(|handle| handle.stops.is_closed()) {
@@ -484,6 +464,9 @@ impl Node for Engine {
         }
         for id in saved {
             all.entry(id).or_insert_with(|| none(id)).paused = true;
+        }
+        for id in self.spares.all() {
+            all.remove(&id);
         }
         for (id, running, frozen) in shown.into_iter().filter(|(_, running, frozen)| *running || *frozen) {
             let status = all.entry(id).or_insert_with(|| none(id));

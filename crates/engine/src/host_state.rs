@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
 use runtime_proto::egress::Egress;
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
-use tokio::sync::{Notify, Semaphore, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::driver::{Driver, Identity, Plan};
@@ -46,6 +46,8 @@ pub(crate) struct HostState {
     /// A disk made in advance may have been used up.
     pub(crate) disk_taken: Notify,
     coming_up: AtomicU64,
+    /// Tells of each start that somebody waits for.
+    pub(crate) asked: watch::Sender<()>,
 }
 
 /// Counts a start until it is over.
@@ -80,8 +82,10 @@ impl HostState {
             max_user_processes,
             disk_taken: Notify::new(),
             coming_up: AtomicU64::new(0),
+            asked: watch::Sender::new(()),
         };
         fs::create_dir_all(state.marks())?;
+        fs::create_dir_all(state.spare_marks())?;
         Ok(state)
     }
 
@@ -91,12 +95,21 @@ impl HostState {
         let coming = self.coming_up.fetch_add(1, Ordering::AcqRel) + 1;
         let admitted = Admitted(&self.coming_up);
         let free = available_mib().map_err(|e| failed("read", "/proc/meminfo", e))?;
-        let reserve = RESERVE_MIB.max(self.host.host_memory_mib / RESERVE_PART);
+        let reserve = self.reserve_mib();
         if free < reserve + coming * START_MIB {
             let text = format!("{free} MiB of memory are free, of which {reserve} MiB stay with the host");
             return Err(NodeError::NoRoom(text));
         }
         Ok(admitted)
+    }
+
+    fn reserve_mib(&self) -> u64 {
+        RESERVE_MIB.max(self.host.host_memory_mib / RESERVE_PART)
+    }
+
+    /// Memory is far from short. Not to know counts as short.
+    pub(crate) fn has_memory_to_spare(&self) -> bool {
+        available_mib().is_ok_and(|free| free > 2 * self.reserve_mib())
     }
 
     pub(crate) fn plan(&self, order: &Order, root: PathBuf) -> Plan {
@@ -175,25 +188,50 @@ impl HostState {
     }
 
     pub(crate) fn unmark(&self, id: SandboxId) -> Result<(), NodeError> {
-        let path = self.marks().join(host_name(id));
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path.display(), e)),
-            _ => Ok(()),
-        }
+        remove_mark(&self.marks().join(host_name(id)))
     }
 
     pub(crate) fn marked(&self) -> Vec<SandboxId> {
-        let entries = fs::read_dir(self.marks()).into_iter().flatten().flatten();
-        entries.filter_map(|entry| parse_host_name(entry.file_name().to_str()?)).collect()
+        marks_in(&self.marks())
     }
 
     pub(crate) fn is_marked(&self, id: SandboxId) -> bool {
         self.marks().join(host_name(id)).exists()
     }
 
+    /// Marks a machine that is made for nobody yet: a crash from here on leaves nothing of it.
+    pub(crate) fn mark_spare(&self, id: SandboxId) -> Result<(), NodeError> {
+        let path = self.spare_marks().join(host_name(id));
+        fs::write(&path, []).map_err(|e| failed("write", path.display(), e))
+    }
+
+    pub(crate) fn unmark_spare(&self, id: SandboxId) -> Result<(), NodeError> {
+        remove_mark(&self.spare_marks().join(host_name(id)))
+    }
+
+    pub(crate) fn marked_spares(&self) -> Vec<SandboxId> {
+        marks_in(&self.spare_marks())
+    }
+
+    fn spare_marks(&self) -> PathBuf {
+        self.host.data_dir.join("spares")
+    }
+
     fn marks(&self) -> PathBuf {
         self.host.data_dir.join("starting")
     }
+}
+
+fn remove_mark(path: &Path) -> Result<(), NodeError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path.display(), e)),
+        _ => Ok(()),
+    }
+}
+
+fn marks_in(dir: &Path) -> Vec<SandboxId> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| parse_host_name(entry.file_name().to_str()?)).collect()
 }
 
 /// Higher than every one before.

@@ -6,6 +6,7 @@
 
 mod actor;
 mod agent_file;
+mod chores;
 pub mod doctor;
 pub mod driver;
 mod engine;
@@ -18,7 +19,9 @@ mod saves;
 pub mod shim;
 mod shortage;
 mod snapshots;
+mod spares;
 
 pub use agent_file::{AgentFile, AgentFileError};
 pub use engine::{DEFAULT_USER_PROCESSES, Engine, EngineConfig, EngineError};
 pub use no_way_out::NoWayOut;
+pub use spares::SpareLimits;

@@ -20,6 +20,14 @@ pub struct Order {
     pub rules: Rules,
 }
 
+impl Order {
+    /// What a sandbox calls itself.
+    #[must_use]
+    pub fn hostname_of(id: SandboxId) -> String {
+        format!("sandbox-{}", &id.to_string()[..8])
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
     /// A fresh copy of the base image. A root that is already there under this id is a half-made one and is replaced.
@@ -127,6 +135,13 @@ pub trait Node: Send + Sync + 'static {
     /// Starts a machine and returns once its agent answered. Repeating it for a running machine answers at once. A memory
     /// that was saved is dropped.
     async fn start(&self, order: Order) -> Result<(), NodeError>;
+    /// A machine of that shape that stands ready, for a new sandbox that is to have its id: its start is then a matter of
+    /// milliseconds. It is kept until then, or until it is given back.
+    fn take_spare(&self, _shape: &Shape) -> Option<SandboxId> {
+        None
+    }
+    /// No sandbox was made of it after all.
+    fn give_back(&self, _id: SandboxId) {}
     /// Freezes a machine with its memory and returns; the memory is written to the disk behind the answer. Repeatable.
     async fn pause(&self, id: SandboxId) -> Result<(), NodeError>;
     /// Has a paused machine go on where it stood and returns once its agent answered. Repeating it for a running machine

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use runtime_cli::{Answer, GuardsWhen, Listen, ServeArgs};
 use runtime_egress::{Keeper, KeeperOptions, Settings};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
-use runtime_engine::{Engine, EngineConfig};
+use runtime_engine::{Engine, EngineConfig, SpareLimits};
 use runtime_server::{AppState, Config, Guards, Listeners, reconcile};
 use runtime_service::logs::{self, LogOptions};
 use runtime_service::signals::{Signal, Signals};
@@ -72,7 +72,10 @@ impl Served {
             settings: Settings { public: args.treat_as_public.clone() },
             as_nobody: rustix::process::geteuid().is_root(),
         });
-        let engine = EngineConfig { egress: Arc::new(egress.clone()), ..EngineConfig::new(host, crate::AGENT)? };
+        let usual = SpareLimits::of_host(host.host_memory_mib, host.machinery.emulates());
+        let spares = SpareLimits { most: args.spares.map_or(usual.most, usize::from), ..usual };
+        let engine =
+            EngineConfig { egress: Arc::new(egress.clone()), spares, ..EngineConfig::new(host, crate::AGENT)? };
         let engine = Arc::new(Engine::open(engine).await?);
 
         let listener = bind(&args.listen).await?;

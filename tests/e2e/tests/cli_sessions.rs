@@ -162,7 +162,8 @@ fn a_shell_in_a_terminal_passes_every_key_on() {
         }
     };
     until("$", &mut seen);
-    keys.write_all(b"stty size; echo go-$((1+1)); sleep 1000\n").expect("typed");
+    // It says so itself, and so is in the foreground when it does.
+    keys.write_all(b"stty size; sh -c 'echo go-$((1+1)); exec sleep 1000'\n").expect("typed");
     until("go-2", &mut seen);
     assert!(String::from_utf8_lossy(&seen).contains("23 71"), "{}", String::from_utf8_lossy(&seen));
     // Ctrl-C is for the program over there.

@@ -427,7 +427,9 @@ fn every_decision_is_on_record_with_its_command() {
     let machine = machine(&stack, &json!({"internet": true, "allow": ["*.example.com"], "deny": ["bad.example.com"]}));
     let process = machine
         .spawn(&json!({"command": "curl -sS http://bad.example.com/x; curl -sS http://site.example.com/y; sleep 60"}));
-    let found = until("both are on record", SOON, || Some(decisions(&machine)).filter(|found| found.len() == 2));
+    // What passed is counted while it passes.
+    let whole = |found: &Vec<Value>| found.len() == 2 && found[0]["receivedBytes"].as_u64().is_some_and(|n| n > 40);
+    let found = until("both are on record", SOON, || Some(decisions(&machine)).filter(whole));
     let (allowed, refused) = (&found[0], &found[1]);
     assert_eq!(
         (&refused["verdict"], &refused["reason"], &refused["rule"]),
@@ -443,7 +445,6 @@ fn every_decision_is_on_record_with_its_command() {
     );
     assert_eq!(allowed["process"]["processId"], process.as_str(), "{allowed}");
     assert_eq!(allowed["process"]["program"], "curl", "{allowed}");
-    assert!(allowed["receivedBytes"].as_u64().is_some_and(|bytes| bytes > 40), "{allowed}");
     let page = machine.api.get(&machine.path("/network/decisions?limit=1")).ok();
     let next = machine
         .api

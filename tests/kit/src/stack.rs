@@ -28,6 +28,8 @@ pub struct StackOptions {
     pub env: Vec<(String, String)>,
     /// What it is started by: a program that becomes it, and its arguments.
     pub wrap: Vec<String>,
+    /// Machines that stand ready. None unless said: tests count what runs.
+    pub spares: usize,
 }
 
 /// A server that runs, and its data directory.
@@ -98,6 +100,7 @@ impl Stack {
             .args(words)
             .args(["serve", "--listen", &self.address.to_string(), "--data-dir"])
             .arg(&self.places.data)
+            .args(["--spares", &self.options.spares.to_string()])
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .env_remove("RUNTIME_API_KEY")

@@ -178,6 +178,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub preview_listen: Option<Listen>,
 
+    /// Machines that stand ready for the next creates, at most; 0 for none. Not given: one for each 4 GiB of this host's
+    /// memory, up to 4 (1 where machines are emulated). Together they take up no more than a twentieth of it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=64))]
+    pub spares: Option<u8>,
+
     /// Leave the terminal's session; `up` starts the server so.
     #[arg(long, hide = true)]
     pub detached: bool,

@@ -56,7 +56,7 @@ impl Actor {
         }
         let captured = match self.machine {
             Held::Frozen(_) => self.capture_frozen(wanted).await,
-            Held::Running(_) | Held::Down => self.capture_kept(wanted).await,
+            Held::Running(_) | Held::Spare(_) | Held::Down => self.capture_kept(wanted).await,
         };
         if captured.is_err() {
             let state = self.state.clone();

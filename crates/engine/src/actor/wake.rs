@@ -38,6 +38,10 @@ impl Actor {
                 self.machine = frozen;
                 Ok(())
             }
+            spare @ Held::Spare(_) => {
+                self.machine = spare;
+                Err(NodeError::NotRunning)
+            }
             Held::Down => match self.newest().await? {
                 Some(_) => Ok(()),
                 None => Err(NodeError::NotRunning),
@@ -113,6 +117,10 @@ impl Actor {
                 self.arm(&order).await
             }
             Held::Frozen(standing) => self.thaw(standing, &order).await,
+            spare @ Held::Spare(_) => {
+                self.machine = spare;
+                Err(NodeError::NotRunning)
+            }
             Held::Down => self.restore(&order).await,
         }
     }

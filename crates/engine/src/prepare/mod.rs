@@ -136,6 +136,12 @@ pub enum Machinery {
 }
 
 impl Machinery {
+    /// A guest's instructions are carried out in software.
+    #[must_use]
+    pub fn emulates(&self) -> bool {
+        matches!(self, Self::Qemu { accel: Accel::Tcg, .. })
+    }
+
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

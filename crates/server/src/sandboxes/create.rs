@@ -269,13 +269,58 @@ enum Tried {
     Held(SandboxId),
 }
 
+/// A machine that stands ready and may become the sandbox. Where it is not known whether it did, it is removed: a row that
+/// was written all the same has another made.
+struct Spare<'a> {
+    app: &'a AppState,
+    id: Option<SandboxId>,
+}
+
+impl<'a> Spare<'a> {
+    fn take(app: &'a AppState, row: &SandboxRow) -> Self {
+        let id = row.snapshot.is_none().then(|| app.node().take_spare(&row.shape)).flatten();
+        Self { app, id }
+    }
+
+    fn became_a_sandbox(&mut self) {
+        self.id = None;
+    }
+
+    fn give_back(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.app.node().give_back(id);
+        }
+    }
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let app = self.app.clone();
+            self.app.tasks().spawn(async move {
+                if let Err(error) = app.node().remove(id).await {
+                    tracing::warn!(spare = %id, error = &error as &dyn std::error::Error, "a spare was not removed");
+                }
+            });
+        }
+    }
+}
+
 async fn try_create(app: &AppState, call: &Call, wanted: &Wanted) -> Result<Tried, ApiError> {
-    let row = wanted.row.clone();
+    let mut row = wanted.row.clone();
+    let mut spare = Spare::take(app, &row);
+    row.id = spare.id.unwrap_or(row.id);
     let id = row.id;
     let key = app.key_record(call, Replay::Sandbox(id));
     let scope = key.as_ref().map(|key| (key.scope.clone(), key.key.clone()));
     let made = app.store().create_sandbox(row.clone(), key).await;
-    match made.map_err(|error| ApiError::internal(format!("creating sandbox {id}"), error))? {
+    let made = made.map_err(|error| ApiError::internal(format!("creating sandbox {id}"), error))?;
+    if matches!(made, Outcome::Done) {
+        spare.became_a_sandbox();
+    } else {
+        spare.give_back();
+    }
+    match made {
         Outcome::Done => {}
         Outcome::NameHeld(holder) => return Ok(Tried::Held(holder)),
         Outcome::KeyUsed(held) => {
@@ -283,7 +328,7 @@ async fn try_create(app: &AppState, call: &Call, wanted: &Wanted) -> Result<Trie
         }
         Outcome::Moved => return Err(ApiError::new(Kind::Busy, "The sandbox could not be made; nothing was done.")),
     }
-    let live = app.sandboxes().get_or_insert(id, Some(row));
+    let live = app.sandboxes().get_or_insert(id, Some(row.clone()));
     app.nudge(&live);
     let waited = live.settled(call.wait.unwrap_or_default()).await;
     if let Some(Err(refusal)) = waited.as_ref().map(|row| no_room(&live, row)) {
@@ -295,7 +340,7 @@ async fn try_create(app: &AppState, call: &Call, wanted: &Wanted) -> Result<Trie
         return Err(refusal);
     }
     // Deleted by someone while it started: what it was.
-    let row = waited.unwrap_or_else(|| Arc::new(wanted.row.clone()));
+    let row = waited.unwrap_or_else(|| Arc::new(row));
     Ok(Tried::Made(Answer::json(&live_record(&live, &row))?.keep(Keep::Done)))
 }
 

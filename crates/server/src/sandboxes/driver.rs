@@ -309,13 +309,7 @@ impl AppState {
 
 fn order(row: &SandboxRow, disk: Disk) -> Order {
     let id = row.id;
-    Order {
-        id,
-        shape: row.shape,
-        hostname: format!("sandbox-{}", &id.to_string()[..8]),
-        disk,
-        rules: network::rules(row),
-    }
+    Order { id, shape: row.shape, hostname: Order::hostname_of(id), disk, rules: network::rules(row) }
 }
 
 enum Next {
