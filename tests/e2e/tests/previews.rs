@@ -279,29 +279,6 @@ fn a_change_cuts_what_is_open_before_it_is_answered() {
     }
 }
 
-/// That use holds off a pause is shown by other suites; here a process runs, which holds it off by itself.
-#[test]
-fn a_visit_is_use_of_the_sandbox() {
-    let stack = Stack::start();
-    let machine = web(&stack, &small());
-    let visitor = Visitor::of(&machine);
-    let token = text(&share(&machine, &json!({})), "token");
-    let used = || text(&machine.info(), "lastActiveAt");
-    let before = used();
-    visitor.get("/", &[]).refused(401, "unauthorized");
-    assert_eq!(used(), before, "a stranger is no use");
-    assert_eq!(visitor.with(&token).status, 200);
-    let visited = used();
-    assert!(visited > before, "{before} {visited}");
-    let mut socket = visitor.socket("/ws", &[("X-Runtime-Preview-Token", &token)]);
-    socket.write(b"still").expect("sent");
-    assert_eq!(socket.exactly(5).expect("echoed"), b"still");
-    let entered = used();
-    assert!(entered > visited, "{visited} {entered}");
-    drop(socket);
-    eventually("its end is the last use", Duration::from_secs(10), || used() > entered);
-}
-
 #[test]
 fn a_public_page_says_whose_it_is_and_is_framed_where_it_may_be() {
     let stack = Stack::start();
