@@ -13,6 +13,7 @@ pub mod error;
 pub mod exec;
 pub mod file;
 pub mod network;
+pub mod preview;
 pub mod process;
 pub mod sandbox;
 pub mod session;

@@ -85,6 +85,35 @@ fn a_letter_stands_for_its_flag() {
 }
 
 #[test]
+fn a_preview_is_shared_or_its_token_replaced() {
+    let preview = |line: &[&str]| match verb(&[&["sandboxes", "preview"], line].concat()) {
+        SandboxVerb::Preview(args) => args,
+        other => panic!("{other:?}"),
+    };
+    let wrong = |line: &[&str]| preview(line).wanted().expect_err("a mistake").message;
+    use crate::args::previews::Wanted::{Rotate, Share};
+    assert_eq!(preview(&["w", "80"]).wanted(), Ok(Share { sandbox: "w", port: 80 }));
+    assert_eq!(preview(&["rotate", "w", "80"]).wanted(), Ok(Rotate { sandbox: "w", port: 80 }));
+    // A sandbox may be called so.
+    assert_eq!(preview(&["rotate", "80"]).wanted(), Ok(Share { sandbox: "rotate", port: 80 }));
+    assert!(wrong(&["w", "http"]).contains("1 to 65535"));
+    assert!(wrong(&["rotate", "w", "0"]).contains("1 to 65535"));
+    assert!(wrong(&["w", "80", "81"]).contains("\"81\" is one word too many"));
+    assert!(wrong(&["rotate", "w", "80", "--ttl", "60"]).contains("nothing else"));
+    assert!(mistake(&["sandboxes", "preview", "w", "80", "--public", "--ttl", "60"]).contains("exclude"));
+    assert!(mistake(&["sandboxes", "preview", "w"]).contains("<PORT> is missing"));
+    assert!(mistake(&["sandboxes", "unshare", "w", "x"]).contains("must be a port"));
+    assert!(mistake(&["preview", "w", "80"]).contains("sandbox product"));
+    let Local::Serve(serve) = local(&["serve", "--preview-domain", "box.example", "--preview-listen", "[::1]:0"])
+    else {
+        panic!("serve")
+    };
+    assert_eq!(serve.preview_domain.as_deref(), Some("https://box.example"));
+    assert_eq!(serve.preview_listen.map(|listen| listen.to_string()).as_deref(), Some("[::1]:0"));
+    assert!(mistake(&["serve", "--preview-domain", "*.box.example"]).contains("DOMAIN"));
+}
+
+#[test]
 fn flags_take_true_and_false_and_the_last_wins() {
     let no_wait = |line: &[&str]| match verb(line) {
         SandboxVerb::Create(create) => create.no_wait,
@@ -149,7 +178,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, port-forward, network, network-log, session
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, port-forward, network, network-log, preview, previews, unshare, session
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"

@@ -27,6 +27,9 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
     "extend",
     "fork",
     "session",
+    "preview",
+    "previews",
+    "unshare",
 ];
 
 /// Verbs of the sandbox product that come later.
@@ -35,9 +38,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "resize",
     "switch-image",
     "run-code",
-    "preview",
-    "previews",
-    "unshare",
     "mount",
     "mounts",
     "unmount",

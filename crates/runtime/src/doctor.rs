@@ -12,7 +12,12 @@ pub(crate) fn run(args: &DoctorArgs, json: bool) -> ExitCode {
         Ok(engine) => engine,
         Err(error) => return runtime_cli::fail(error, json),
     };
-    let options = doctor::Options { data_dir: args.data.path(), engine, listen: args.listen.to_string() };
+    let options = doctor::Options {
+        data_dir: args.data.path(),
+        engine,
+        listen: args.listen.to_string(),
+        preview_domain: args.preview_domain.clone(),
+    };
     let checks: Vec<Check> = doctor::run(&options).checks.into_iter().map(shown).collect();
     runtime_cli::print_doctor(&checks, json)
 }

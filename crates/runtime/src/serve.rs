@@ -14,7 +14,7 @@ use runtime_cli::{Answer, GuardsWhen, Listen, ServeArgs};
 use runtime_egress::{Keeper, KeeperOptions, Settings};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
 use runtime_engine::{Engine, EngineConfig, SpareLimits};
-use runtime_server::{AppState, Config, Guards, reconcile};
+use runtime_server::{AppState, Config, Guards, Listeners, reconcile};
 use runtime_service::logs::{self, LogOptions};
 use runtime_service::signals::{Signal, Signals};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -80,15 +80,33 @@ impl Served {
 
         let listener = bind(&args.listen).await?;
         let address = listener.local_addr().context("the listening address")?;
-        let config = Config { public_url: args.public_url.clone(), ..config(args.guards, address, descriptors) };
+        let previews = match &args.preview_listen {
+            Some(listen) => Some(bind(listen).await.context("for previews")?),
+            None => None,
+        };
+        let aside = previews.as_ref().map(TcpListener::local_addr).transpose().context("the address of previews")?;
+        let config = Config {
+            public_url: args.public_url.clone(),
+            preview_domain: args.preview_domain.clone(),
+            // Where the API is said to be elsewhere, what a caller calls says nothing of this machine's port.
+            preview_port: aside.or(args.public_url.as_ref().map(|_| address)).map(|at| at.port()),
+            ..config(args.guards, address, descriptors)
+        };
         let app = AppState::open(&data_dir, engine.clone(), config).await?;
 
         let stop = CancellationToken::new();
         let reconciler = reconcile::start(app.clone(), stop.child_token()).await;
-        let server = tokio::spawn(runtime_server::serve(listener, app.clone(), stop.child_token()));
+        let server =
+            tokio::spawn(runtime_server::serve(Listeners { api: listener, previews }, app.clone(), stop.child_token()));
         let url = format!("http://{address}");
         write_address(&data_dir.join("address"), &url)?;
-        let listening = Answer::new(format!("listening on {url}"), json!({ "url": url }));
+        let mut said = format!("listening on {url}");
+        let mut listening = json!({ "url": url });
+        if let Some(aside) = aside {
+            said.push_str(&format!("\npreviews on http://{aside}"));
+            listening["previews"] = format!("http://{aside}").into();
+        }
+        let listening = Answer::new(said, listening);
         if let Err(error) = listening.print(json) {
             // Whoever started it no longer reads; those who use it do not depend on that line.
             tracing::warn!(%error, url, "the address could not be printed");

@@ -8,6 +8,11 @@ use std::time::Duration;
 pub struct Config {
     /// Where clients reach this server, without a trailing slash; `None`: as each of them did.
     pub public_url: Option<String>,
+    /// `http[s]://DOMAIN[:PORT]`: below it lie the addresses of previews, `<port>-<sandbox>.DOMAIN`, beside those below
+    /// `localhost`.
+    pub preview_domain: Option<String>,
+    /// Where previews below `localhost` are found; `None`: where the caller found this server.
+    pub preview_port: Option<u16>,
     /// The only region there is.
     pub region: String,
     /// Off on a loopback address unless asked for.
@@ -32,6 +37,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             public_url: None,
+            preview_domain: None,
+            preview_port: None,
             region: "us-east".to_owned(),
             guards: None,
             head_timeout: Duration::from_secs(30),

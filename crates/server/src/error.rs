@@ -75,6 +75,7 @@ kinds! {
     TransferLimit 409 "transfer_limit";
     RootUnavailable 409 "root_unavailable";
     UpgradeRequired 410 "upgrade_required";
+    Gone 410 "gone";
     TooLarge 413 "request_too_large";
     FileTooLarge 413 "file_too_large";
     IdempotencyKeyReused 422 "idempotency_key_reused";
@@ -227,6 +228,18 @@ impl ApiError {
     #[must_use]
     pub fn status(&self) -> u16 {
         self.0.kind.status()
+    }
+
+    /// For the caller to read.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.0.hint.as_deref()
     }
 
     /// What the log gets.

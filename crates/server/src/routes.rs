@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::call::PublicPath;
 use crate::error::{ApiError, Kind};
 use crate::http::path;
-use crate::{AppState, Caller, account, guest, mcp, sandboxes, sessions, snapshots, unbuilt};
+use crate::{AppState, Caller, account, guest, mcp, previews, sandboxes, sessions, snapshots, unbuilt};
 
 const DOCUMENT: &str = "/v1/openapi.json";
 
@@ -30,6 +30,7 @@ fn documented() -> OpenApiRouter<AppState> {
         .merge(sandboxes::router())
         .merge(snapshots::router())
         .merge(sessions::router())
+        .merge(previews::router())
         .merge(guest::router())
         .merge(account::router())
 }

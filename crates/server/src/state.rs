@@ -16,6 +16,7 @@ use crate::error::{ApiError, Kind};
 use crate::guest::Attachments;
 use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
+use crate::previews::Visits;
 use crate::sandboxes::Sandboxes;
 use crate::seen_keys::SeenKeys;
 use crate::sessions::Cuts;
@@ -34,6 +35,7 @@ struct Parts {
     seen_keys: SeenKeys,
     callers: KnownCallers,
     cuts: Cuts,
+    visits: Visits,
     sandboxes: Sandboxes,
     snapshots: Snapshots,
     attachments: Arc<Attachments>,
@@ -80,6 +82,7 @@ impl AppState {
             seen_keys: SeenKeys::new(now_ms()),
             callers: KnownCallers::default(),
             cuts: Cuts::default(),
+            visits: Visits::default(),
             sandboxes: Sandboxes::default(),
             snapshots: Snapshots::default(),
             attachments: Arc::default(),
@@ -120,6 +123,10 @@ impl AppState {
 
     pub(crate) fn callers(&self) -> &KnownCallers {
         &self.0.callers
+    }
+
+    pub(crate) fn visits(&self) -> &Visits {
+        &self.0.visits
     }
 
     pub(crate) fn cuts(&self) -> &Cuts {

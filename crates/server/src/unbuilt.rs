@@ -39,7 +39,6 @@ const PRODUCTS: &[(&str, Kind, &str)] = &[
     ("otel-exports", Kind::Unavailable, "Telemetry exports"),
     ("plans", Kind::Unavailable, "Plans"),
     ("ports", Kind::NetworkUnavailable, "TCP ports"),
-    ("previews", Kind::PreviewsUnavailable, "Previews"),
     ("referrals", Kind::Unavailable, "Referrals"),
     ("reservations", Kind::Unavailable, "Reservations"),
     ("secrets", Kind::Unavailable, "Job secrets"),
@@ -68,7 +67,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/mcp", Kind::Unavailable, "MCP"),
     ("/metrics", Kind::Unavailable, "Metrics"),
     ("/mounts", Kind::Unavailable, "Bucket mounts"),
-    ("/previews", Kind::PreviewsUnavailable, "Previews"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
 ];
 

@@ -8,8 +8,8 @@ mod rows;
 mod sqlite;
 
 pub use rows::{
-    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow,
-    SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
+    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, PreviewRow, Replay,
+    SandboxRow, SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
 };
 pub use sqlite::SqliteStore;
 
@@ -137,6 +137,13 @@ pub trait Store: Send + Sync + 'static {
     async fn sessions(&self, sandbox: SandboxId, ended_after_ms: i64) -> Result<Vec<SessionRow>, StoreError>;
     /// False if the sandbox has none of that id, or it has ended.
     async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError>;
+    /// Puts it in the place of the one at the same port, if there is one.
+    async fn save_preview(&self, row: PreviewRow) -> Result<(), StoreError>;
+    async fn preview(&self, sandbox: SandboxId, port: u16) -> Result<Option<PreviewRow>, StoreError>;
+    /// By port.
+    async fn previews(&self, sandbox: SandboxId) -> Result<Vec<PreviewRow>, StoreError>;
+    /// False if there was none.
+    async fn delete_preview(&self, sandbox: SandboxId, port: u16) -> Result<bool, StoreError>;
     /// Last activity, written without waiting for the disk.
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError>;
 }

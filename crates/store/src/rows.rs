@@ -47,6 +47,27 @@ pub struct FoundSession {
     pub orphan: bool,
 }
 
+/// A port of a sandbox under an address of its own.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PreviewRow {
+    pub sandbox: SandboxId,
+    pub port: u16,
+    pub id: uuid::Uuid,
+    pub public: bool,
+    /// Sites that may show it in a frame; `None`: any.
+    pub embed_origins: Option<Vec<String>>,
+    /// The key of its tokens.
+    pub secret: [u8; 32],
+    pub created_at: i64,
+}
+
+impl fmt::Debug for PreviewRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sandbox, port, id, public, embed_origins, secret: _, created_at: _ } = self;
+        write!(f, "preview {id} of port {port} of {sandbox} (public: {public}, embed: {embed_origins:?})")
+    }
+}
+
 /// Variables of a sandbox. Values are secrets: never printed, never answered.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env(pub BTreeMap<String, String>);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use runtime_model::network::Network;
 use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, Shape, State};
 use runtime_store::{
-    CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Outcome, Replay, SandboxRow,
-    SqliteStore, Store, UserKind,
+    CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Outcome, PreviewRow, Replay,
+    SandboxRow, SqliteStore, Store, UserKind,
 };
 
 fn row(name: Option<&str>) -> SandboxRow {
@@ -261,6 +261,40 @@ async fn a_revoke_by_one_opener_is_seen_by_another() {
     assert!(tool.revoke_credential(made.id, 2).await.unwrap());
     assert!(!tool.revoke_credential(made.id, 3).await.unwrap());
     assert!(server.credential_by_hash([1; 32]).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_port_has_one_preview_and_it_goes_with_its_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    let made = row(None);
+    store.create_sandbox(made.clone(), None).await.unwrap();
+    let preview = |port, public| PreviewRow {
+        sandbox: made.id,
+        port,
+        id: uuid::Uuid::new_v4(),
+        public,
+        embed_origins: public.then(|| vec!["https://a.example".to_owned()]),
+        secret: [0x5a; 32],
+        created_at: 7,
+    };
+    let (first, other) = (preview(65_535, false), preview(80, true));
+    assert!(!format!("{first:?}").contains("90, 90"), "its key is not shown: {first:?}");
+    for row in [&first, &other] {
+        store.save_preview(row.clone()).await.unwrap();
+    }
+    assert_eq!(store.previews(made.id).await.unwrap(), [other.clone(), first.clone()]);
+    let changed = PreviewRow { public: true, secret: [1; 32], ..first };
+    store.save_preview(changed.clone()).await.unwrap();
+    assert_eq!(store.preview(made.id, 65_535).await.unwrap(), Some(changed));
+    assert_eq!(store.preview(SandboxId::new_v4(), 80).await.unwrap(), None);
+    assert!(store.delete_preview(made.id, 80).await.unwrap() && !store.delete_preview(made.id, 80).await.unwrap());
+    store.sweep(0, 0).await.unwrap();
+    assert_eq!(store.previews(made.id).await.unwrap().len(), 1, "its sandbox is there");
+    let gone = DeletedRow { id: made.id, credential: made.credential, answer: "{}".to_owned(), deleted_at: 1 };
+    assert!(store.delete_sandbox(gone, None).await.unwrap());
+    store.sweep(0, 0).await.unwrap();
+    assert_eq!(store.previews(made.id).await.unwrap(), []);
 }
 
 #[tokio::test]

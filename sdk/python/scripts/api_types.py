@@ -34,6 +34,8 @@ WANTED = {
     "NetworkDecision": "NetworkDecision",
     "Session": "SessionInfo",
     "NewSession": "NewSessionInfo",
+    "Preview": "PreviewInfo",
+    "DeletedPreview": "DeletedPreviewInfo",
     "AccountLimit": "AccountLimit",
     "Credit": "Credit",
     "DailyLimit": "DailyLimit",

@@ -53,6 +53,7 @@ async def play(client: Any) -> dict[str, Any]:
         await terminals(box, step)
         await folders(box, step)
         await sessions(box, step)
+        await previews(box, step)
         await snapshots(client, box, step)
     finally:
         await settle(box.delete())
@@ -206,6 +207,29 @@ async def sessions(box: Any, step: Any) -> None:
 
 async def wrong_token(kind: Any, sandbox_id: str) -> Any:
     return repr(kind.from_session("rtcloud_x", sandbox_id))
+
+
+async def previews(box: Any, step: Any) -> None:
+    changing = ("id", "sandboxId", "url", "urlWithToken", "token", "tokenExpiresAt", "createdAt")
+
+    async def told(work: Any) -> Any:
+        one = await settle(work)
+        return [without(one, *changing), [isinstance(one.get(name), str) for name in changing]]
+
+    async def listed() -> Any:
+        return [one["port"] for one in await settle(box.previews.list())]
+
+    all_of = box.previews
+    await step("previews.create", lambda: told(all_of.create(3000, ttl_seconds=60)))
+    await step("previews.public", lambda: told(all_of.create(3000, visibility="public", embed_origins=["https://a.b"])))
+    await step("previews.kept", lambda: told(all_of.create(3000)))
+    await step("previews.any", lambda: told(all_of.create(3000, embed_origins=[])))
+    await step("previews.wrong", lambda: told(all_of.create(10800, ttl_seconds=1)))
+    await step("previews.get", lambda: told(all_of.get(3000, ttl_seconds=60)))
+    await step("previews.rotate", lambda: told(all_of.rotate(3000)))
+    await step("previews.list", listed)
+    await step("previews.delete", lambda: told(all_of.delete(3000)))
+    await step("previews.nothing", lambda: told(all_of.get(3000)))
 
 
 async def snapshots(client: Any, box: Any, step: Any) -> None:

@@ -137,6 +137,6 @@ def test_a_member_that_is_not_there_says_why() -> None:
     assert not hasattr(runtime, "images")
     sandbox = Sandbox.from_session("rtsess_x", "y", "http://127.0.0.1:1")
     with pytest.raises(AttributeError, match="does not serve it yet"):
-        _ = sandbox.previews  # type: ignore[attr-defined]
+        _ = sandbox.mounts  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="Sandbox has no 'fork_all'"):
         _ = sandbox.fork_all  # type: ignore[attr-defined]

@@ -316,10 +316,32 @@ def test_a_session_is_a_way_into_one_sandbox_and_not_to_tools(server: Server, bo
         assert error["details"]["issues"][0]["path"] == "sessionSeconds"
         error = await tools.refused(tool, id=box.id, action="session_create", origins=["*"])
         assert error["details"]["issues"][0]["path"] == "origins[0]"
-        error = await tools.refused(tool, id=box.id, action="create", port=80)
-        assert {issue["path"] for issue in error["details"]["issues"]} == {"action", "port"}
+        error = await tools.refused(tool, id=box.id, action="session_create", port=80)
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"port"}
 
     drive(form, server.url, server.key, make)
+
+
+@pytest.mark.parametrize("form", ["http", "stdio"])
+def test_a_port_gets_a_web_address(server: Server, box: Sandbox, form: str) -> None:
+    async def share(tools: Tools) -> None:
+        tool = "runtime_sandboxes_previews"
+        made = await tools.call(tool, id=box.id, action="create", port=8000, ttlSeconds=600)
+        assert made["urlWithToken"] == f"{made['url']}?runtime_preview_token={made['token']}"
+        assert urlsplit(made["url"]).port == urlsplit(server.url).port
+        listed = await tools.call(tool, id=box.id, action="list")
+        assert [(one["port"], one["id"]) for one in listed["data"]] == [(8000, made["id"])]
+        rotated = await tools.call(tool, id=box.id, action="rotate", port=8000)
+        assert rotated["id"] == made["id"] and rotated["token"] != made["token"]
+        error = await tools.refused(tool, id=box.id, action="create", port=8000, expiresAt="soon", embedOrigins=["x"])
+        assert {issue["path"] for issue in error["details"]["issues"]} == {"expiresAt", "embedOrigins[0]"}
+        error = await tools.refused(tool, id=box.id, action="delete")
+        assert error["details"]["issues"][0]["path"] == "port"
+        assert (await tools.call(tool, id=box.id, action="delete", port=8000))["deleted"] is True
+        error = await tools.refused(tool, id=box.id, action="rotate", port=8000)
+        assert error["code"] == "not_found" and "list" in error["hint"]
+
+    drive(form, server.url, server.key, share)
 
 
 def test_a_key_does_its_work_once(server: Server, box: Sandbox) -> None:
@@ -513,6 +535,7 @@ def test_a_key_that_may_only_read_changes_nothing(server: Server, box: Sandbox) 
             ("runtime_sandboxes_fork", {"id": box.id}),
             ("runtime_sandboxes_network", {"id": box.id, "action": "set", "internet": False}),
             ("runtime_sandboxes_previews", {"id": box.id, "action": "session_create"}),
+            ("runtime_sandboxes_previews", {"id": box.id, "action": "create", "port": 80}),
             ("runtime_snapshots", {"action": "create", "sandboxId": box.id}),
             ("runtime_sandboxes_files_read", {"id": box.id, "path": "/etc/passwd"}),
         ]

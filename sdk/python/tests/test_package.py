@@ -27,8 +27,8 @@ def test_a_program_without_asyncio_does_not_load_it() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "Files", "Limits", "Network", "Page", "PortForward", "Process", "Runtime", "Sandbox", "Sandboxes", "Sessions",
-        "Snapshots", "Terminal",
+        "Files", "Limits", "Network", "Page", "PortForward", "Previews", "Process", "Runtime", "Sandbox", "Sandboxes",
+        "Sessions", "Snapshots", "Terminal",
     ],
 )  # fmt: skip
 def test_both_clients_have_the_same_methods_and_every_one_is_documented(name: str) -> None:

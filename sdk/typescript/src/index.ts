@@ -27,6 +27,14 @@ export { Sessions } from "./sessions.js";
 export { Terminal, type TerminalOptions } from "./terminal.js";
 export { Tunnel, TunnelConnection } from "./tunnel.js";
 export { PortForward, type ForwardOptions } from "./forward.js";
+export {
+  Previews,
+  type CreatePreview,
+  type DeletedPreview,
+  type Preview,
+  type PreviewToken,
+  type PreviewVisibility,
+} from "./previews.js";
 export type { KeepAliveOptions } from "./keep-alive.js";
 export { Process, Processes, type OutputBytes, type OutputOptions, type WriteOptions } from "./commands/process.js";
 export type {

@@ -18,6 +18,7 @@ import { forwardPort, type ForwardOptions, type PortForward } from "./forward.js
 import { keepAlive, type KeepAliveOptions } from "./keep-alive.js";
 import { Network } from "./network.js";
 import type { PageRequest } from "./page.js";
+import { Previews } from "./previews.js";
 import { defaultRuntime, type Runtime } from "./runtime.js";
 import type { CreateInput, CreateOptions, ListFilter } from "./sandboxes.js";
 import { Sessions } from "./sessions.js";
@@ -85,6 +86,8 @@ export class Sandbox {
   readonly network: Network;
   /** Ways into it for web pages. */
   readonly sessions: Sessions;
+  /** Web addresses for its ports. */
+  readonly previews: Previews;
   readonly #place: Place;
   readonly #atEnd: AtEnd;
   /** Unknown of one whose token alone is known, until it is asked for. */
@@ -100,6 +103,7 @@ export class Sandbox {
     this.processes = new Processes(this.#place);
     this.network = new Network(transport, known.id);
     this.sessions = new Sessions(transport, known.id);
+    this.previews = new Previews(transport, this.id);
   }
 
   /**

@@ -105,7 +105,6 @@ def not_built_calls():
     yield "reservations", lambda: rt.reservations.list()
     yield "sso", lambda: rt.sso.get()
     yield "switching", lambda: rt.switching.get()
-    yield "previews", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/previews")
     yield "metrics", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/metrics?range=1h")
     yield "mounts", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/mounts")
     yield "tailscale", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/tailscale")

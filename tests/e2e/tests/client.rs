@@ -89,6 +89,12 @@ checks! {
         a_page_runs_commands_and_moves_files
         a_page_reaches_nothing_else
         an_ended_session_is_over_at_once_and_so_is_what_it_follows;
+    previews:
+        a_port_is_shared_and_taken_back
+        a_token_lasts_as_long_as_was_asked
+        who_may_frame_it_is_kept_until_it_is_said_again
+        a_visit_wakes_a_paused_one
+        a_page_reads_them_and_its_token_ends_with_it;
     commands:
         a_shell_command_and_its_result
         an_argv_sees_no_shell

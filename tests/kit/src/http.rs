@@ -182,7 +182,11 @@ impl Connection {
         Ok(body)
     }
 
-    fn exactly(&mut self, size: u64) -> Result<Vec<u8>> {
+    /// So many bytes as they come.
+    ///
+    /// # Errors
+    /// When it is cut short.
+    pub fn exactly(&mut self, size: u64) -> Result<Vec<u8>> {
         ensure!(size <= LARGEST_BODY, "an answer of {size} bytes");
         let mut body = Vec::new();
         (&mut self.reader).take(size).read_to_end(&mut body).context("read the body")?;

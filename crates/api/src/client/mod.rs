@@ -12,6 +12,7 @@ mod files;
 mod lines;
 mod mcp;
 mod origin;
+mod previews;
 mod record;
 mod retry;
 mod sandboxes;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::network::Cidr;
 
-use super::values::{public_url, word};
+use super::values::{preview_domain, public_url, word};
 
 /// A command that is not a client's.
 #[derive(Debug)]
@@ -141,6 +141,7 @@ pub struct SetupArgs {
 Examples:
   runtime serve
   runtime serve --listen 127.0.0.1:0 --data-dir /srv/runtime
+  runtime serve --preview-domain box.example.com --preview-listen 0.0.0.0:8788
 
 The first start writes the owner's key to DIR/owner.key. The address is in DIR/address.")]
 pub struct ServeArgs {
@@ -167,6 +168,15 @@ pub struct ServeArgs {
     /// Where clients reach this server, if not at the address they call: behind a proxy, say.
     #[arg(long, value_name = "URL", value_parser = public_url)]
     pub public_url: Option<String>,
+
+    /// Below it ports of sandboxes get web addresses, PORT-SANDBOX.DOMAIN: *.DOMAIN must lead to this server. https://
+    /// unless http:// stands before it. Without it, addresses are below localhost, for browsers on this machine.
+    #[arg(long, value_name = "DOMAIN[:PORT]", value_parser = preview_domain)]
+    pub preview_domain: Option<String>,
+
+    /// Where previews alone are served, beside the address of the API: an address to open to visitors.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub preview_listen: Option<Listen>,
 
     /// Machines that stand ready for the next creates, at most; 0 for none. Not given: one for each 4 GiB of this host's
     /// memory, up to 4 (1 where machines are emulated). Together they take up no more than a twentieth of it.
@@ -197,6 +207,10 @@ pub struct DoctorArgs {
     /// Where the server listens or is to listen.
     #[arg(long, value_name = "HOST:PORT", default_value_t = Listen::default())]
     pub listen: Listen,
+
+    /// The domain of previews that the server has or is to have; whether names below it resolve is looked at.
+    #[arg(long, value_name = "DOMAIN[:PORT]", value_parser = preview_domain)]
+    pub preview_domain: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,6 +2,7 @@
 //! [`crate::scan`] before a request is made.
 
 pub mod local;
+pub mod previews;
 pub mod sandboxes;
 pub mod sessions;
 pub mod snapshots;

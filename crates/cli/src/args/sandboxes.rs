@@ -4,6 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::State;
 
+use super::previews::{PreviewArgs, UnshareArgs};
 use super::sessions::SessionVerb;
 pub use super::values::Forward;
 use super::values::{
@@ -207,6 +208,27 @@ Examples:
   runtime sandboxes network-log worker
   runtime sandboxes network-log worker --refused --limit 20")]
     NetworkLog(NetworkLogArgs),
+
+    /// Give a port of a sandbox a web address, and print it.
+    #[command(after_help = "\
+What is printed opens the page: with a token in it unless --public is given. On a port that has an address already, \
+--public or its absence changes who may see it. A visit wakes a paused sandbox and counts as use of it.
+
+`preview rotate` ends every token of before, cuts what is open by them, and prints the new address.
+
+Examples:
+  runtime sandboxes preview worker 3000
+  runtime sandboxes preview worker 3000 --ttl 3600
+  runtime sandboxes preview worker 3000 --public
+  runtime sandboxes preview rotate worker 3000
+  curl \"$(runtime sandboxes preview worker 3000)\"")]
+    Preview(PreviewArgs),
+
+    /// List the ports of a sandbox that have a web address.
+    Previews(OneArgs),
+
+    /// Take a port's web address away, and cut what is open there.
+    Unshare(UnshareArgs),
 
     /// Give a web page a way into one sandbox, without a key.
     #[command(

@@ -46,6 +46,41 @@ pub fn public_url(text: &str) -> Result<String, String> {
     }
 }
 
+/// A domain that previews lie below, with how browsers reach it: `https://` if nothing is said.
+pub fn preview_domain(text: &str) -> Result<String, String> {
+    let wrong =
+        || "must be DOMAIN[:PORT], with http:// before it where no TLS is in front, such as box.example.com".to_owned();
+    let (scheme, place) = text.split_once("://").unwrap_or(("https", text));
+    let (name, port) = match place.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (place, None),
+    };
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // Room for the label of a port and a sandbox before it.
+    let name_fits = name.len() <= 200 && name.split('.').all(label) && name.parse::<std::net::Ipv4Addr>().is_err();
+    let port_fits = port.is_none_or(|port| {
+        port.bytes().all(|b| b.is_ascii_digit()) && port.parse() != Ok(0) && port.parse::<u16>().is_ok()
+    });
+    if !matches!(scheme, "http" | "https") || !name_fits || !port_fits {
+        return Err(wrong());
+    }
+    Ok(format!("{scheme}://{}", place.to_ascii_lowercase()))
+}
+
+/// A port that a server can listen on.
+pub fn port(text: &str) -> Result<u16, String> {
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(port),
+        _ => Err("must be a port, 1 to 65535".to_owned()),
+    }
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold more signs.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -169,6 +204,44 @@ mod tests {
         assert_eq!(forward("0:5432"), Ok(Forward { local: 0, remote: 5432 }));
         for wrong in ["", "0", "1:0", "70000", "1:70000", "a", "1:2:3", "-1", "+1", ":1", "1:"] {
             assert!(forward(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn domains_of_previews() {
+        for (text, meant) in [
+            ("box.example.com", "https://box.example.com"),
+            ("Box.example:8443", "https://box.example:8443"),
+            ("http://box.lan:8787", "http://box.lan:8787"),
+            ("https://p", "https://p"),
+        ] {
+            assert_eq!(preview_domain(text).as_deref(), Ok(meant));
+        }
+        for text in [
+            "",
+            "*.box.example",
+            ".example",
+            "box.example/",
+            "ftp://box.example",
+            "box.example:",
+            "box.example:0",
+            "box.example:+1",
+            "127.0.0.1",
+            "a b",
+            "-a.example",
+            "https://",
+            "box.example:1:2",
+            "user@box.example",
+        ] {
+            assert!(preview_domain(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_port() {
+        assert_eq!((port("1"), port("65535")), (Ok(1), Ok(65535)));
+        for text in ["", "0", "65536", "+1", "-1", "http", "1.0"] {
+            assert!(port(text).is_err(), "{text}");
         }
     }
 

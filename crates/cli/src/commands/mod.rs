@@ -13,6 +13,7 @@ mod ls;
 mod mcp;
 mod network;
 mod overview;
+mod previews;
 mod process;
 mod run;
 mod sessions;
@@ -75,6 +76,9 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Exec(exec) => command::words(&exec.command, "exec <sandbox>")?,
         SandboxVerb::Cp(cp) => cp::check(cp)?,
         SandboxVerb::Update(update) => update::needs_something(update)?,
+        SandboxVerb::Preview(preview) => {
+            preview.wanted()?;
+        }
         _ => {}
     }
     let context = Context { client: connect(around, printer)?, printer };
@@ -104,6 +108,9 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
         SandboxVerb::Network(args) => network::network(&context, &args).await,
         SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
+        SandboxVerb::Preview(args) => previews::preview(&context, &args).await,
+        SandboxVerb::Previews(args) => previews::ls(&context, &args.sandbox).await,
+        SandboxVerb::Unshare(args) => previews::unshare(&context, &args).await,
         SandboxVerb::Session { verb } => sessions::session(&context, verb).await,
     }
 }

@@ -7,6 +7,7 @@ use crate::prepare::EngineChoice;
 
 mod disk;
 mod machine;
+mod names;
 mod port;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct Options {
     pub engine: EngineChoice,
     /// Where the server listens or would: `HOST:PORT`.
     pub listen: String,
+    /// What previews are to lie below: `http[s]://DOMAIN[:PORT]`.
+    pub preview_domain: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +69,7 @@ pub fn run(options: &Options) -> Report {
     checks.extend(disk::pool(&options.data_dir));
     checks.push(disk::room(&options.data_dir));
     checks.push(port::listen(&options.data_dir, &options.listen));
+    checks.extend(options.preview_domain.as_deref().map(names::below));
     Report { checks }
 }
 

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 
 fn options(data_dir: &Path, engine: EngineChoice) -> Options {
-    Options { data_dir: data_dir.into(), engine, listen: "127.0.0.1:0".into() }
+    Options { data_dir: data_dir.into(), engine, listen: "127.0.0.1:0".into(), preview_domain: None }
 }
 
 fn status(report: &Report, name: &str) -> Status {

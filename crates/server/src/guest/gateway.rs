@@ -55,9 +55,13 @@ impl Guest {
             return Err(ApiError::new(Kind::Forbidden, "This key reads records, not what is inside a sandbox.")
                 .hint("Use a key that was made without --read-only."));
         }
-        let ready = app.ready(caller, id).await?;
+        Ok(Self::of(app, app.ready(caller, id).await?))
+    }
+
+    /// One that was found ready.
+    pub(crate) fn of(app: &AppState, ready: Ready) -> Self {
         let (node, id, row) = (app.node().clone(), ready.id, ready.row.clone());
-        Ok(Self { node, id, row, stay: Some(Stay { app: app.clone(), ready: Arc::new(ready) }) })
+        Self { node, id, row, stay: Some(Stay { app: app.clone(), ready: Arc::new(ready) }) }
     }
 
     #[cfg(test)]

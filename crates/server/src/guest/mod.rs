@@ -13,7 +13,7 @@ mod content;
 mod convert;
 mod exec;
 mod files;
-mod gateway;
+pub(crate) mod gateway;
 mod output;
 mod processes;
 mod sockets;
@@ -21,6 +21,7 @@ mod stream;
 mod terminal;
 mod tunnel;
 mod uploads;
+pub(crate) mod visit;
 
 #[cfg(test)]
 mod broken_tests;

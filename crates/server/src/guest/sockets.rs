@@ -158,6 +158,17 @@ impl Attachments {
         Ok(TerminalPlace { all: self.clone(), sandbox, number })
     }
 
+    /// Of a connection into a sandbox. `None`: as many as may be are open at it.
+    pub(super) fn connection(self: &Arc<Self>, sandbox: SandboxId, most: usize) -> Option<ConnectionPlace> {
+        let mut open = self.lock();
+        let here = open.entry(sandbox).or_default();
+        if here.connections >= most {
+            return None;
+        }
+        here.connections += 1;
+        Some(ConnectionPlace { all: self.clone(), sandbox })
+    }
+
     pub(super) fn tunnel(self: &Arc<Self>, sandbox: SandboxId, most: usize) -> Result<TunnelPlace, ApiError> {
         let mut open = self.lock();
         let here = open.entry(sandbox).or_default();
@@ -193,15 +204,8 @@ impl TerminalPlace {
 }
 
 impl TunnelPlace {
-    /// `None`: as many as may be are open at the sandbox.
     pub(super) fn connection(&self, most: usize) -> Option<ConnectionPlace> {
-        let mut open = self.all.lock();
-        let here = open.entry(self.sandbox).or_default();
-        if here.connections >= most {
-            return None;
-        }
-        here.connections += 1;
-        Some(ConnectionPlace { all: self.all.clone(), sandbox: self.sandbox })
+        self.all.connection(self.sandbox, most)
     }
 }
 

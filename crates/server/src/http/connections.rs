@@ -32,45 +32,45 @@ const ASK_TIMES: u32 = 2;
 /// Longest wait for the acknowledgement of bytes, or for room at a client that reads nothing.
 const UNHEARD_MS: u32 = 15_000;
 
-/// Serves until `shutdown`, then lets running requests end within a grace time.
-pub async fn serve(listener: TcpListener, app: AppState, shutdown: CancellationToken) {
-    let pipeline = Arc::new(Pipeline::new(app.clone()));
-    let places = Arc::new(Semaphore::new(app.config().max_connections));
-    let connections = TaskTracker::new();
-    // Ends what outlives the grace time.
-    let cut = CancellationToken::new();
-    loop {
-        let place = tokio::select! {
-            // First: a stop must win over a queue of connections.
-            biased;
-            () = shutdown.cancelled() => break,
-            place = places.clone().acquire_owned() => place,
-        };
-        let Ok(place) = place else { break };
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((socket, peer)) => {
-                let (pipeline, shutdown, cut) = (pipeline.clone(), shutdown.clone(), cut.clone());
-                connections.spawn(async move {
-                    let _place = place;
-                    tokio::select! {
-                        biased;
-                        () = cut.cancelled() => {}
-                        () = connection(socket, peer, pipeline, shutdown) => {}
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+/// Where clients come in.
+pub struct Listeners {
+    /// To the API, and to previews by their names.
+    pub api: TcpListener,
+    /// To previews alone. Has half of all connections then, so that visitors never shut the API's clients out.
+    pub previews: Option<TcpListener>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(api: TcpListener) -> Self {
+        Self { api, previews: None }
     }
-    drop(listener);
+}
+
+/// Which of them a connection came in by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    All,
+    Previews,
+}
+
+/// Serves until `shutdown`, then lets running requests end within a grace time.
+pub async fn serve(listeners: impl Into<Listeners>, app: AppState, shutdown: CancellationToken) {
+    let Listeners { api, previews } = listeners.into();
+    let most = app.config().max_connections;
+    let most = if previews.is_some() { (most / 2).max(1) } else { most };
+    let all = Accepting {
+        pipeline: Arc::new(Pipeline::new(app.clone())),
+        connections: TaskTracker::new(),
+        shutdown,
+        cut: CancellationToken::new(),
+    };
+    let visitors = async {
+        if let Some(previews) = previews {
+            all.until_stopped(previews, Door::Previews, most).await;
+        }
+    };
+    tokio::join!(all.until_stopped(api, Door::All, most), visitors);
+    let Accepting { connections, cut, .. } = all;
     // Followers and waits are told at once: what they wait for may be hours away, and they can ask the next server.
     app.sandboxes().stopping().cancel();
     connections.close();
@@ -80,6 +80,52 @@ pub async fn serve(listener: TcpListener, app: AppState, shutdown: CancellationT
         connections.wait().await;
     }
     app.drain().await;
+}
+
+/// What all connections share.
+struct Accepting {
+    pipeline: Arc<Pipeline>,
+    connections: TaskTracker,
+    shutdown: CancellationToken,
+    /// Ends what outlives the grace time.
+    cut: CancellationToken,
+}
+
+impl Accepting {
+    async fn until_stopped(&self, listener: TcpListener, door: Door, most: usize) {
+        let places = Arc::new(Semaphore::new(most));
+        loop {
+            let place = tokio::select! {
+                // First: a stop must win over a queue of connections.
+                biased;
+                () = self.shutdown.cancelled() => break,
+                place = places.clone().acquire_owned() => place,
+            };
+            let Ok(place) = place else { break };
+            let accepted = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((socket, peer)) => {
+                    let (pipeline, shutdown, cut) = (self.pipeline.clone(), self.shutdown.clone(), self.cut.clone());
+                    self.connections.spawn(async move {
+                        let _place = place;
+                        tokio::select! {
+                            biased;
+                            () = cut.cancelled() => {}
+                            () = connection(socket, (peer, door), pipeline, shutdown) => {}
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
 }
 
 /// Has the kernel end a connection whose client is gone without a word: an idle one by asking, one with bytes under way
@@ -92,7 +138,12 @@ fn notice_death(socket: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_user_timeout(socket, UNHEARD_MS)
 }
 
-async fn connection(socket: TcpStream, peer: SocketAddr, pipeline: Arc<Pipeline>, shutdown: CancellationToken) {
+async fn connection(
+    socket: TcpStream,
+    (peer, door): (SocketAddr, Door),
+    pipeline: Arc<Pipeline>,
+    shutdown: CancellationToken,
+) {
     // One small answer is one segment; a delayed acknowledgement must never hold it back.
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
@@ -109,7 +160,7 @@ async fn connection(socket: TcpStream, peer: SocketAddr, pipeline: Arc<Pipeline>
     let head_timeout = pipeline.head_timeout();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (pipeline, place) = (pipeline.clone(), place.clone());
-        async move { Ok::<_, Infallible>(pipeline.respond(request, place.as_ref()).await) }
+        async move { Ok::<_, Infallible>(pipeline.respond(request, place.as_ref(), door).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);

@@ -16,11 +16,12 @@ use hyper::body::Incoming;
 use tower::ServiceExt;
 
 use super::body::{Returning, Unread};
+use super::connections::Door;
 use super::path;
 use crate::call::{PublicPath, RequestId};
 use crate::error::{ApiError, Kind};
 use crate::guards::{self, AddressPlace, Gate, Turn};
-use crate::{AppState, auth, routes, sessions};
+use crate::{AppState, auth, previews, routes, sessions};
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -57,8 +58,19 @@ impl Pipeline {
         &self,
         request: Request<Incoming>,
         place: Option<&Arc<AddressPlace>>,
+        door: Door,
     ) -> Response<Body> {
         let id = RequestId::fresh();
+        if let Some(to) = previews::asked(self.app.config(), request.headers()) {
+            let visited = AssertUnwindSafe(previews::visit(&self.app, to, request, &id)).catch_unwind().await;
+            return visited.unwrap_or_else(|_| {
+                let panicked = std::io::Error::other("a handler panicked");
+                render(&ApiError::internal("answering a visitor of a preview", panicked), &id)
+            });
+        }
+        if door == Door::Previews {
+            return previews::nowhere(request.headers(), &id);
+        }
         let unread = Unread::default();
         let (parts, body) = request.into_parts();
         let method = parts.method.clone();

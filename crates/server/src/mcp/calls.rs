@@ -109,7 +109,11 @@ fn filled(path: &str, args: &Args) -> String {
         if position % 2 == 0 {
             out.push_str(part);
         } else {
-            out.push_str(&encode(args.text(part).unwrap_or_default()));
+            match args.get(part) {
+                Some(Value::String(text)) => out.push_str(&encode(text)),
+                Some(Value::Number(number)) => out.push_str(&number.to_string()),
+                _ => {}
+            }
         }
     }
     out

@@ -151,7 +151,7 @@ fn refusal(tool: &str, Refusal(mut error): Refusal, key: Option<&str>) -> CallTo
             "runtime_snapshots" =>
                 "Its action list shows the snapshots that this key reaches, runtime_sandboxes_list the sandboxes.",
             "runtime_sandboxes_previews" =>
-                "Its action session_list shows a sandbox's sessions, runtime_sandboxes_list the sandboxes of this key.",
+                "Its actions list and session_list show what a sandbox has, runtime_sandboxes_list the sandboxes of this key.",
             _ => "runtime_sandboxes_list shows the sandboxes that this key reaches.",
         });
     }

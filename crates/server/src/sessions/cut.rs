@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Response;
-use futures_util::{StreamExt, stream};
 use hyper::body::Body as _;
 use runtime_model::SessionId;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::Access;
 use crate::AppState;
 use crate::clock::now_ms;
+use crate::http::broken::break_off;
 
 /// Entries beyond which those whose time is over are dropped.
 const TABLE: usize = 1024;
@@ -27,7 +27,7 @@ impl Cuts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, access: &Access) -> CancellationToken {
+    pub(crate) fn of(&self, access: &Access) -> CancellationToken {
         let mut table = self.table();
         if table.len() > TABLE {
             let now = now_ms();
@@ -56,22 +56,8 @@ pub(crate) async fn until_cut(app: &AppState, access: &Access, response: Respons
         token.cancel();
     }
     let left = u64::try_from(access.expires_at.saturating_sub(now_ms())).unwrap_or(0);
-    let end = Box::pin(async move {
+    let cut = Box::pin(async move {
         let _ = tokio::time::timeout(Duration::from_millis(left), token.cancelled()).await;
     });
-    response.map(|body| {
-        let pieces = stream::unfold(Some((body.into_data_stream(), end)), |open| async move {
-            let (mut pieces, mut end) = open?;
-            tokio::select! {
-                biased;
-                // Broken off: an end in good order would be taken for the end of the output.
-                () = &mut end => {
-                    let cut = std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "the session has ended");
-                    Some((Err(axum::Error::new(cut)), None))
-                }
-                piece = pieces.next() => piece.map(|piece| (piece, Some((pieces, end)))),
-            }
-        });
-        Body::from_stream(pieces)
-    })
+    response.map(|body| break_off(body, cut, "the session has ended", ()))
 }

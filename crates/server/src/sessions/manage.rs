@@ -144,7 +144,7 @@ fn origin(given: Given<'_>) -> Checked<String> {
     )])
 }
 
-fn is_origin(text: &str) -> bool {
+pub(crate) fn is_origin(text: &str) -> bool {
     let Ok(uri) = text.parse::<Uri>() else { return false };
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
     let host = authority.host();
@@ -164,7 +164,7 @@ fn is_origin(text: &str) -> bool {
 
 impl AppState {
     /// Where this API is found: as configured, else as this caller found it.
-    fn api_url(&self, call: &Call) -> String {
+    pub(crate) fn api_url(&self, call: &Call) -> String {
         let found = || call.host.as_ref().map(|host| format!("http://{host}"));
         self.config().public_url.clone().or_else(found).unwrap_or_default()
     }

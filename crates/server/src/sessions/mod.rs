@@ -18,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use cors::{allow, preflight};
 pub(crate) use cut::{Cuts, until_cut};
+pub(crate) use manage::is_origin;
 
 use crate::auth::hash;
 use crate::clock::now_ms;

@@ -67,8 +67,6 @@ async fn what_is_not_built_says_so_for_a_sandbox_that_exists() {
     let id = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
     for (method, tail, code) in [
         ("POST", ":resize", "resize_unavailable"),
-        ("GET", "/previews", "previews_unavailable"),
-        ("GET", "/previews/80", "previews_unavailable"),
         ("POST", "/interpreter:run", "unavailable"),
         ("POST", "/files:link", "file_links_unavailable"),
         ("GET", "/metrics?range=1h", "unavailable"),

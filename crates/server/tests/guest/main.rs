@@ -5,6 +5,7 @@ mod archives;
 mod commands;
 mod files;
 mod node;
+mod previews;
 mod processes;
 mod sockets;
 mod stack;

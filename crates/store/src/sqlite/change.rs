@@ -4,10 +4,10 @@ use runtime_model::{CredentialId, SandboxId, SessionId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
-use super::{session, snapshot};
+use super::{preview, session, snapshot};
 use crate::{
-    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow, SnapshotRow,
-    StoreError,
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, PreviewRow, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow,
+    SnapshotRow, StoreError,
 };
 
 pub(super) enum Change {
@@ -26,6 +26,8 @@ pub(super) enum Change {
     SaveSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
     CreateSession(Box<SessionRow>, Option<IdempotencyRow>, u32),
     RevokeSession(SandboxId, SessionId, i64),
+    SavePreview(PreviewRow),
+    DeletePreview(SandboxId, u16),
     Touch(Vec<(SandboxId, i64)>),
 }
 
@@ -55,6 +57,8 @@ impl Change {
             Self::CreateSnapshot(row, key) => create_snapshot(db, &row, key).await,
             Self::SaveSnapshot(row, key) => save_snapshot(db, &row, key).await,
             Self::CreateSession(row, key, most) => create_session(db, &row, key, most).await,
+            Self::SavePreview(row) => preview::save(db, &row).await.map(|()| Applied::Flag(true)),
+            Self::DeletePreview(sandbox, port) => preview::delete(db, sandbox, port).await.map(Applied::Flag),
             Self::RevokeSession(sandbox, id, at) => session::revoke(db, sandbox, id, at).await.map(Applied::Flag),
             Self::UncreateSandbox(id, key) => uncreate(db, id, key).await,
             Self::SaveSandbox(row, key) => save(db, &row, key).await,
@@ -188,6 +192,7 @@ async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Resu
         .await
         .map_err(at("sweeping deleted snapshots"))?;
     session::sweep(db, deleted_before).await?;
+    preview::sweep(db).await?;
     bound_bodies(db, REMEMBERED_BYTES).await?;
     // A little each time, so that no change waits long for it.
     sqlx::query("pragma incremental_vacuum(2048)").execute(db).await.map_err(at("giving back free pages"))?;

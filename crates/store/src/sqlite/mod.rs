@@ -6,6 +6,7 @@
 
 mod change;
 mod epoch;
+mod preview;
 mod read;
 mod session;
 mod snapshot;
@@ -24,7 +25,7 @@ use sqlx::sqlite::{
 use tokio::sync::oneshot;
 
 use crate::{
-    CredentialRow, DeletedRow, FoundSession, IdempotencyRow, ListFilter, Outcome, SandboxRow, SessionRow,
+    CredentialRow, DeletedRow, FoundSession, IdempotencyRow, ListFilter, Outcome, PreviewRow, SandboxRow, SessionRow,
     SnapshotFilter, SnapshotRow, Store, StoreError,
 };
 use change::{Applied, Change};
@@ -258,6 +259,22 @@ impl Store for SqliteStore {
 
     async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError> {
         self.flag(Change::RevokeSession(sandbox, id, at_ms)).await
+    }
+
+    async fn save_preview(&self, row: PreviewRow) -> Result<(), StoreError> {
+        self.flag(Change::SavePreview(row)).await.map(drop)
+    }
+
+    async fn preview(&self, sandbox: SandboxId, port: u16) -> Result<Option<PreviewRow>, StoreError> {
+        preview::one(&self.readers, sandbox, port).await
+    }
+
+    async fn previews(&self, sandbox: SandboxId) -> Result<Vec<PreviewRow>, StoreError> {
+        preview::of(&self.readers, sandbox).await
+    }
+
+    async fn delete_preview(&self, sandbox: SandboxId, port: u16) -> Result<bool, StoreError> {
+        self.flag(Change::DeletePreview(sandbox, port)).await
     }
 
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError> {

@@ -33,6 +33,7 @@ from ._sync.files import Files
 from ._sync.forward import PortForward
 from ._sync.network import Network
 from ._sync.page import Page
+from ._sync.previews import Previews
 from ._sync.processes import Process
 from ._sync.sandbox import Sandbox
 from ._sync.sandboxes import Sandboxes
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ._async.forward import AsyncPortForward
     from ._async.network import AsyncNetwork
     from ._async.page import AsyncPage
+    from ._async.previews import AsyncPreviews
     from ._async.processes import AsyncProcess
     from ._async.sandbox import AsyncSandbox
     from ._async.sandboxes import AsyncSandboxes
@@ -64,6 +66,7 @@ _ASYNCHRONOUS = {
     "AsyncNetwork": "network",
     "AsyncPage": "page",
     "AsyncPortForward": "forward",
+    "AsyncPreviews": "previews",
     "AsyncProcess": "processes",
     "AsyncRuntime": "client",
     "AsyncSandbox": "sandbox",
@@ -97,6 +100,7 @@ __all__ = [
     "AsyncNetwork",
     "AsyncPage",
     "AsyncPortForward",
+    "AsyncPreviews",
     "AsyncProcess",
     "AsyncRuntime",
     "AsyncSandbox",
@@ -117,6 +121,7 @@ __all__ = [
     "Page",
     "PermissionDeniedError",
     "PortForward",
+    "Previews",
     "Process",
     "RateLimitError",
     "Runtime",

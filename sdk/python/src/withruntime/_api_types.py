@@ -363,6 +363,41 @@ class NewSessionInfo(_NewSessionInfo, total=False):
     token: Optional[str]
 
 
+class _PreviewInfo(TypedDict):
+    createdAt: str
+    disabled: bool
+    #: A lower-case UUID with dashes.
+    id: str
+    port: int
+    sandboxId: str
+    url: str
+    #: `private`: with a token; `public`: for everybody.
+    visibility: str
+
+
+class PreviewInfo(_PreviewInfo, total=False):
+    """A port of a sandbox that browsers and programs reach under an address of its own."""
+
+    #: Sites that may show it in a frame; null = any.
+    embedOrigins: Optional[list[str]]
+    hint: Optional[str]
+    replayed: Optional[bool]
+    #: Sent as `X-Runtime-Preview-Token`. Null if it is public, and for a key that may only read.
+    token: Optional[str]
+    tokenExpiresAt: Optional[str]
+    #: To be opened in a browser, which keeps the token as a cookie.
+    urlWithToken: Optional[str]
+
+
+class DeletedPreviewInfo(TypedDict):
+    """`DeletedPreview` of the API."""
+
+    deleted: bool
+    id: str
+    port: int
+    sandboxId: str
+
+
 class _AccountLimit(TypedDict):
     label: str
     #: `<kind>.<dimension>`.

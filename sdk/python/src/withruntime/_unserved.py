@@ -18,7 +18,7 @@ UNSERVED = (
 
 #: The same of one sandbox.
 UNSERVED_OF_A_SANDBOX = (
-    "browser", "desktop", "interpreter", "mcp", "metrics", "mounts", "previews", "resize", "switch_image", "tailscale",
+    "browser", "desktop", "interpreter", "mcp", "metrics", "mounts", "resize", "switch_image", "tailscale",
 )  # fmt: skip
 
 

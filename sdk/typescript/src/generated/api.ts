@@ -994,6 +994,226 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/previews": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The previews of a sandbox, by port; each private one with a token that lasts a day. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["PreviewList"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /** Put a port of the sandbox under an address of its own, or change who may see the one that is there. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["CreatePreview"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Preview"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/previews/{port}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One preview; a private one with a token that lasts as asked. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                    port: number;
+                    /** @description 60 to 604800, a day if absent. */
+                    ttlSeconds: number | null;
+                    /** @description 60 seconds to 7 days ahead. */
+                    expiresAt: string | null;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Preview"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        /** Take the port's address away, and cut what is open there. */
+        delete: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                    port: number;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["DeletedPreview"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/previews/{port}:rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End every token of a preview, and what is open by them; the answer has a new one. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                    port: number;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Preview"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/processes": {
         parameters: {
             query?: never;
@@ -2591,6 +2811,27 @@ export interface components {
          * @enum {string}
          */
         CommandUser: "sandbox" | "root";
+        CreatePreview: {
+            /**
+             * @description At most 16: `https://host[:port]`, `https://*.host`, `http://localhost[:port]`. Left out, those of before stay; null or
+             *     empty: any.
+             */
+            embedOrigins?: string[] | null;
+            /** @description When it ends at the latest: 60 seconds to 7 days ahead. */
+            expiresAt?: string | null;
+            /**
+             * Format: int32
+             * @description 1 to 65535, but 10800, 10802 and 10853.
+             */
+            port: number;
+            /**
+             * Format: int32
+             * @description How long the token of the answer lasts at least: 60 to 604800, a day if absent.
+             */
+            ttlSeconds?: number | null;
+            /** @description `private` (the default) or `public`. */
+            visibility?: string | null;
+        };
         /** @description Every field may be left out. */
         CreateSandbox: {
             /** @default null */
@@ -2751,6 +2992,13 @@ export interface components {
             /** @description The command or process of this API that it belongs to. */
             processId?: string | null;
             program: string;
+        };
+        DeletedPreview: {
+            deleted: boolean;
+            id: string;
+            /** Format: int32 */
+            port: number;
+            sandboxId: string;
         };
         /** @description The answer to a delete, the same each time. */
         DeletedSandbox: {
@@ -3178,6 +3426,32 @@ export interface components {
         };
         /** @enum {string} */
         OutputStream: "stdout" | "stderr";
+        /** @description A port of a sandbox that browsers and programs reach under an address of its own. */
+        Preview: {
+            createdAt: components["schemas"]["Time"];
+            disabled: boolean;
+            /** @description Sites that may show it in a frame; null = any. */
+            embedOrigins?: string[] | null;
+            hint?: string | null;
+            /** @description A lower-case UUID with dashes. */
+            id: string;
+            /** Format: int32 */
+            port: number;
+            replayed?: boolean | null;
+            sandboxId: string;
+            /** @description Sent as `X-Runtime-Preview-Token`. Null if it is public, and for a key that may only read. */
+            token?: string | null;
+            tokenExpiresAt?: components["schemas"]["Time"] | null;
+            url: string;
+            /** @description To be opened in a browser, which keeps the token as a cookie. */
+            urlWithToken?: string | null;
+            /** @description `private`: with a token; `public`: for everybody. */
+            visibility: string;
+        };
+        PreviewList: {
+            /** @description By port. */
+            data: components["schemas"]["Preview"][];
+        };
         ProcessInfo: {
             /** @description The command line for people, cut at 256 characters. */
             command: string;

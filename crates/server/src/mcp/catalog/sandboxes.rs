@@ -195,18 +195,41 @@ pub(super) const TOOLS: &[Tool] = &[
             ),
         ]),
     },
-    // The actions for previews come with previews.
     Tool {
         name: "runtime_sandboxes_previews",
-        title: "Sessions for web pages",
-        about: "A session is a way into this one sandbox without a key, for a web page or another program: \
-                session_create answers its `token` and the `apiUrl` to use it at, once; a repeated call answers the same \
-                session with a null token: revoke that one and make another. session_list shows those that live, \
-                session_revoke ends one and what it has open. Links to ports of a sandbox are not on this server yet.",
+        title: "Web addresses of ports, and sessions",
+        about: "Shows a web server that runs in a sandbox: create gives its port an address and answers `urlWithToken`, \
+                which opens in a browser (with visibility public: `url`, for everybody). Start the server first, in the \
+                background. A visit wakes a paused sandbox. list shows the ports that have one, rotate ends every link of \
+                before, delete the address. A session is a way into this one sandbox without a key, for a web page or \
+                another program: session_create answers its `token` and the `apiUrl` to use it at, once; a repeated call \
+                answers the same session with a null token: revoke that one and make another. session_list shows those \
+                that live, session_revoke ends one and what it has open.",
         hints: CHANGES,
         args: &[
             ID,
-            needed("action", Kind::OneOf(&["session_create", "session_list", "session_revoke"]), "What to do."),
+            needed(
+                "action",
+                Kind::OneOf(&[
+                    "create",
+                    "list",
+                    "rotate",
+                    "delete",
+                    "session_create",
+                    "session_list",
+                    "session_revoke",
+                ]),
+                "What to do.",
+            ),
+            arg("port", Kind::Int(1, 65_535), "create, rotate, delete: the port that the server listens on."),
+            arg("visibility", Kind::OneOf(&["private", "public"]), "create: who may see it; private if left out."),
+            arg("ttlSeconds", Kind::Int(60, 604_800), "create: how long the link lasts at least; a day if left out."),
+            text("expiresAt", "create: when the link ends at the latest, like 2027-01-31T12:00:00Z."),
+            arg(
+                "embedOrigins",
+                Kind::Texts,
+                "create: sites that may show it in a frame, like https://app.example.com; an empty list: any.",
+            ),
             arg(
                 "sessionSeconds",
                 Kind::Int(60, 86_400),
@@ -222,6 +245,23 @@ pub(super) const TOOLS: &[Tool] = &[
             KEY,
         ],
         work: Work::Actions(&[
+            (
+                "create",
+                post(
+                    "/v1/sandboxes/{id}/previews",
+                    &[
+                        ("port", "port"),
+                        ("visibility", "visibility"),
+                        ("ttlSeconds", "ttlSeconds"),
+                        ("expiresAt", "expiresAt"),
+                        ("embedOrigins", "embedOrigins"),
+                    ],
+                    0,
+                ),
+            ),
+            ("list", get("/v1/sandboxes/{id}/previews", &[])),
+            ("rotate", post("/v1/sandboxes/{id}/previews/{port}:rotate", &[], 0)),
+            ("delete", delete("/v1/sandboxes/{id}/previews/{port}")),
             (
                 "session_create",
                 post("/v1/sandboxes/{id}/sessions", &[("sessionSeconds", "ttlSeconds"), ("origins", "origins")], 0),

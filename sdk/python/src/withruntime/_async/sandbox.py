@@ -17,6 +17,7 @@ from ._transport import AsyncTransport
 from .commands import AsyncCommands
 from .files import AsyncFiles
 from .network import AsyncNetwork
+from .previews import AsyncPreviews
 from .sessions import AsyncSessions
 from .snapshots import capture, snapshot_call
 
@@ -44,6 +45,8 @@ class AsyncSandbox(AsyncCommands):
         self.files = AsyncFiles(transport, info["id"])
         #: What it may reach.
         self.network = AsyncNetwork(transport, info["id"])
+        #: Web addresses for its ports.
+        self.previews = AsyncPreviews(transport, info["id"])
         #: Ways into it without a key.
         self.sessions = AsyncSessions(transport, info["id"])
 

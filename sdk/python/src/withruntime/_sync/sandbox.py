@@ -18,6 +18,7 @@ from ._transport import Transport
 from .commands import Commands
 from .files import Files
 from .network import Network
+from .previews import Previews
 from .sessions import Sessions
 from .snapshots import capture, snapshot_call
 
@@ -45,6 +46,8 @@ class Sandbox(Commands):
         self.files = Files(transport, info["id"])
         #: What it may reach.
         self.network = Network(transport, info["id"])
+        #: Web addresses for its ports.
+        self.previews = Previews(transport, info["id"])
         #: Ways into it without a key.
         self.sessions = Sessions(transport, info["id"])
 
