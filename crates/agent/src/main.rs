@@ -25,6 +25,7 @@ mod sudo;
 mod tree;
 mod uploads;
 mod users;
+mod watches;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::port::{Door, Port};
 use crate::process::table::Table;
 use crate::reaper::Reaper;
 use crate::uploads::Uploads;
+use crate::watches::Watches;
 
 /// Processes of the sandbox user, if the host does not say.
 const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -59,6 +61,7 @@ pub(crate) struct Agent {
     pub(crate) table: Table,
     pub(crate) pool: Arc<Pool>,
     pub(crate) uploads: Uploads,
+    pub(crate) watches: Watches,
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
@@ -128,6 +131,7 @@ async fn live() -> std::io::Result<()> {
         table: Table::default(),
         pool: Arc::new(Pool::new(reaper.clone())?),
         uploads: Uploads::default(),
+        watches: Watches::default(),
         reaper,
         boot: identity::random_name(),
         max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),

@@ -15,6 +15,7 @@ pub mod file;
 pub mod process;
 pub mod sandbox;
 mod time;
+pub mod watch;
 
 pub use time::Time;
 

@@ -149,7 +149,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, port-forward
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"

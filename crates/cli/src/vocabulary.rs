@@ -32,7 +32,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "pause",
     "wake",
     "extend",
-    "watch",
     "resize",
     "switch-image",
     "snapshot",

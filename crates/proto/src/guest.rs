@@ -19,6 +19,10 @@ pub const MAX_PROCESSES: usize = 1024;
 pub const UPLOAD_CHUNK: u64 = 1024 * 1024;
 /// The largest file that may be announced: the largest disk there is.
 pub const MAX_UPLOAD: u64 = 400 << 30;
+/// Watches that may go on at once in a sandbox.
+pub const MAX_WATCHES: usize = 4;
+/// Bytes of records an agent holds per watch for readers that come back.
+pub const RETAINED_RECORDS: usize = 1024 * 1024;
 /// Ended processes that stay listed.
 pub const KEPT_ENDED: usize = 16;
 
@@ -71,7 +75,8 @@ pub struct Welcome {
 pub struct Request {
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
+                29, 30, 31"
     )]
     pub ask: Option<Ask>,
 }
@@ -159,12 +164,24 @@ pub enum Ask {
     /// finish is the half-close, either way.
     #[prost(message, tag = "27")]
     Connect(Connect),
+    /// Answers `Watch` once changes are seen.
+    #[prost(message, tag = "28")]
+    StartWatch(StartWatch),
+    /// Answers one `Watch` for each that goes on.
+    #[prost(message, tag = "29")]
+    ListWatches(Nothing),
+    /// What was seen from a cursor: `WatchRecord`s, at the end `Watch`.
+    #[prost(message, tag = "30")]
+    FollowWatch(FollowWatch),
+    /// Answers `Removed` once it has ended.
+    #[prost(message, tag = "31")]
+    StopWatch(WatchRef),
 }
 
 /// Agent to host, on a stream the host opened.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
     pub tell: Option<Tell>,
 }
 
@@ -197,6 +214,10 @@ pub enum Tell {
     Activity(Activity),
     #[prost(message, tag = "13")]
     Upload(Upload),
+    #[prost(message, tag = "14")]
+    Watch(Watch),
+    #[prost(message, tag = "15")]
+    WatchRecord(WatchRecord),
 }
 
 /// Bytes that follow a request, at most [`DATA_STEP`] a message.
@@ -504,6 +525,60 @@ pub struct Connect {
     pub port: u32,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub struct StartWatch {
+    /// A directory, or one file.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    #[prost(bool, tag = "2")]
+    pub recursive: bool,
+    /// Kinds that are wanted; none = all but `Access`.
+    #[prost(enumeration = "ChangeKind", repeated, tag = "3")]
+    pub kinds: Vec<i32>,
+    /// Patterns; one with a slash is matched against the path below `path`, one without against each name.
+    #[prost(string, repeated, tag = "4")]
+    pub include: Vec<String>,
+    /// A directory that matches is left out with all below.
+    #[prost(string, repeated, tag = "5")]
+    pub exclude: Vec<String>,
+    /// How long changes are collected after the first one.
+    #[prost(uint32, tag = "6")]
+    pub batch_ms: u32,
+    /// 0 = until stopped. Time in which the machine stands still does not count.
+    #[prost(uint64, tag = "7")]
+    pub timeout_ms: u64,
+    /// Directories looked at; 0 = as many as the agent can.
+    #[prost(uint32, tag = "8")]
+    pub max_watches: u32,
+    #[prost(string, tag = "9")]
+    pub watch_id: String,
+    /// Same key, same watch: a resend finds it. Empty = none.
+    #[prost(string, tag = "10")]
+    pub key: String,
+    #[prost(enumeration = "User", tag = "11")]
+    pub user: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct FollowWatch {
+    #[prost(string, tag = "1")]
+    pub watch_id: String,
+    #[prost(uint64, tag = "2")]
+    pub cursor: u64,
+    /// Of a poll: how long it waits for the first record.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// A poll: what there is, then `Watch`. Else all until the end.
+    #[prost(bool, tag = "4")]
+    pub once: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchRef {
+    #[prost(string, tag = "1")]
+    pub watch_id: String,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub enum ErrorCode {
@@ -537,6 +612,9 @@ pub enum ErrorCode {
     InvalidArchive = 19,
     /// Nothing listens there.
     ConnectionRefused = 20,
+    NoSuchWatch = 21,
+    /// As many watches as may be are going on.
+    WatchLimit = 22,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -734,6 +812,93 @@ pub struct Upload {
 pub struct Activity {
     #[prost(uint32, tag = "1")]
     pub live_processes: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Watch {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// After the last record.
+    #[prost(uint64, tag = "3")]
+    pub cursor: u64,
+    /// Milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "4")]
+    pub started_at_ms: u64,
+    #[prost(bool, tag = "5")]
+    pub ended: bool,
+    /// True if the answer is to a key that was known before.
+    #[prost(bool, tag = "6")]
+    pub attached: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Enumeration)]
+#[repr(i32)]
+pub enum ChangeKind {
+    Create = 0,
+    Write = 1,
+    Remove = 2,
+    Rename = 3,
+    /// Mode, owner or times.
+    Chmod = 4,
+    /// Read.
+    Access = 5,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Change {
+    #[prost(enumeration = "ChangeKind", tag = "1")]
+    pub kind: i32,
+    /// Absolute, lossy where it is not UTF-8.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    #[prost(bool, tag = "3")]
+    pub is_dir: bool,
+    /// Of a rename.
+    #[prost(string, optional, tag = "4")]
+    pub old_path: Option<String>,
+    /// Changes of the same kind that this one stands for.
+    #[prost(uint32, tag = "5")]
+    pub count: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum WatchEnd {
+    Unknown = 0,
+    Stopped = 1,
+    TimedOut = 2,
+    /// What was watched is gone, or has another name.
+    RootRemoved = 3,
+}
+
+/// Changes that were not kept.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Overflow {
+    /// Absent where the kernel dropped them and nobody counted.
+    #[prost(uint64, optional, tag = "1")]
+    pub dropped: Option<u64>,
+}
+
+/// One thing that was seen; exactly one of the fields after the cursor is set.
+#[derive(Clone, PartialEq, Message)]
+pub struct WatchRecord {
+    /// After it: where to go on.
+    #[prost(uint64, tag = "1")]
+    pub cursor: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub changes: Vec<Change>,
+    #[prost(message, optional, tag = "3")]
+    pub overflow: Option<Overflow>,
+    /// Only so many directories are looked at; there are more.
+    #[prost(uint32, optional, tag = "4")]
+    pub limit: Option<u32>,
+    /// Bytes of records that are no longer held.
+    #[prost(uint64, optional, tag = "5")]
+    pub lost: Option<u64>,
+    #[prost(enumeration = "WatchEnd", optional, tag = "6")]
+    pub end: Option<i32>,
 }
 
 /// Decoding that names what did not decode.

@@ -159,6 +159,15 @@ Examples:
     /// Send a signal to a process and all that it started.
     Kill(KillArgs),
 
+    /// Tell what happens to the files below a path, until Ctrl-C.
+    #[command(after_help = "\
+A pattern with a slash is for the path below PATH, one without for each name.
+
+Examples:
+  runtime sandboxes watch worker /workspace --recursive
+  runtime sandboxes watch worker /workspace --recursive --include '*.py' --exclude node_modules --json")]
+    Watch(WatchArgs),
+
     /// Reach ports of a sandbox on this machine, until Ctrl-C.
     #[command(after_help = "\
 PORT is the same here and there; LOCAL:REMOTE names both, and 0 takes any that is free here.
@@ -542,6 +551,33 @@ pub struct LogsArgs {
     #[arg(short, long)]
     pub follow: bool,
 }
+
+#[derive(Debug, Args)]
+pub struct WatchArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// A directory, or one file.
+    pub path: String,
+
+    /// All directories below, too.
+    #[arg(short, long)]
+    pub recursive: bool,
+
+    /// Only what matches; may be given again.
+    #[arg(long, value_name = "PATTERN")]
+    pub include: Vec<String>,
+
+    /// Nothing that matches; a directory with all below. May be given again.
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+
+    /// Which changes, with commas between; all but access if left out.
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(CHANGES))]
+    pub events: Vec<String>,
+}
+
+const CHANGES: [&str; 6] = ["create", "write", "remove", "rename", "chmod", "access"];
 
 #[derive(Debug, Args)]
 pub struct KillArgs {

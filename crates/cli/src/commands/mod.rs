@@ -17,6 +17,7 @@ mod shell;
 mod show;
 mod up;
 mod update;
+mod watch;
 
 use clap_complete::aot;
 use runtime_api::client::Client;
@@ -84,6 +85,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Ps(args) => process::ps(&context, &args.sandbox).await,
         SandboxVerb::Logs(args) => process::logs(&context, args).await,
         SandboxVerb::Kill(args) => process::kill(&context, args).await,
+        SandboxVerb::Watch(args) => watch::watch(&context, args).await,
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
     }
 }

@@ -9,3 +9,4 @@ mod processes;
 mod sockets;
 mod stack;
 mod uploads;
+mod watches;
