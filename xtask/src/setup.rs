@@ -17,6 +17,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ca-certificates", "trust roots for downloads"),
     ("curl", "a second HTTP client for tests of framing"),
     ("git", "what tests of the base image clone from"),
+    ("iproute2", "network namespaces, for tests of the way out"),
     ("python3", "the public client under test"),
     ("python3-venv", "its own environment for that client"),
 ];

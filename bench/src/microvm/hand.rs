@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use super::Rig;
 use super::guest::Guest;
 
+/// What has run in a template before it is saved.
+const WARM: &str = "python3 -c pass; python3 -c pass; true";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct ByHand {
@@ -32,12 +34,45 @@ pub struct ByHand {
 }
 
 pub struct Machine {
-    pub guest: Guest,
+    guest: Option<Guest>,
     child: Child,
     dir: PathBuf,
 }
 
 impl Machine {
+    pub async fn sh(&self, command: &str) -> Result<String> {
+        Ok(self.guest.as_ref().context("nobody speaks to it")?.sh(command).await)
+    }
+
+    pub fn freeze(&mut self) -> Result<()> {
+        self.guest = None;
+        Monitor::connect(&self.dir.join("q"))?.ask("stop", Value::Null).map(drop)
+    }
+
+    /// Of one that stands still: devices and memory as one stream, and the disk as it is; written down.
+    pub fn save(&self, hand: &ByHand) -> Result<()> {
+        let mut monitor = Monitor::connect(&self.dir.join("q"))?;
+        let (state, disk) = hand.saved();
+        for path in [&state, &disk] {
+            let _ = fs::remove_file(path);
+        }
+        monitor.ask("migrate-set-capabilities", ignore_shared(false))?;
+        monitor.ask("migrate-set-parameters", json!({ "max-bandwidth": 1_u64 << 40 }))?;
+        monitor.ask("migrate", json!({ "uri": format!("exec:cat > {}", state.display()) }))?;
+        monitor.until("query-migrate", "completed")?;
+        clone(&self.dir.join("disk"), &disk)?;
+        for path in [&state, &disk] {
+            fs::File::open(path)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    pub async fn thaw(&mut self) -> Result<()> {
+        Monitor::connect(&self.dir.join("q"))?.ask("cont", Value::Null)?;
+        self.guest = Some(greet(connect(&self.dir.join("c"))?).await?);
+        Ok(())
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -80,9 +115,12 @@ impl ByHand {
         clone(&disk, &clean)?;
         let memory = this.dir.join("mem");
         fs::File::create(&memory)?.set_len(this.memory_mib << 20)?;
-        let machine = this.start(&this.cold(), &format!("{},share=on", this.in_file(&memory)), &clean).await?;
+        let memory = format!("{},share=on", this.in_file(&memory));
+        let machine = this.start(&this.cold(), &memory, &clean, None).await?;
+        // As the driver's.
+        machine.sh(WARM).await?;
         let mut monitor = Monitor::connect(&machine.dir.join("q"))?;
-        monitor.ask("migrate-set-capabilities", IGNORE_SHARED.clone())?;
+        monitor.ask("migrate-set-capabilities", ignore_shared(true))?;
         let state = format!("exec:cat > {}", this.dir.join("state").display());
         monitor.ask("migrate", json!({ "uri": state }))?;
         monitor.until("query-migrate", "completed")?;
@@ -108,15 +146,28 @@ impl ByHand {
 
     pub async fn boot(&self) -> Result<Machine> {
         let memory = format!("memory-backend-ram,id=m0,size={}M", self.memory_mib);
-        self.start(&self.cold(), &memory, &self.dir.join("disk")).await
+        self.start(&self.cold(), &memory, &self.dir.join("disk"), None).await
     }
 
     pub async fn restore(&self) -> Result<Machine> {
         let memory = format!("{},share=off", self.in_file(&self.dir.join("mem")));
-        self.start(&["-incoming".into(), "defer".into()], &memory, &self.dir.join("used")).await
+        let from = Some((self.dir.join("state"), true));
+        self.start(&["-incoming".into(), "defer".into()], &memory, &self.dir.join("used"), from).await
     }
 
-    async fn start(&self, how: &[String], memory: &str, disk: &Path) -> Result<Machine> {
+    fn saved(&self) -> (PathBuf, PathBuf) {
+        (self.dir.join("saved-state"), self.dir.join("saved-disk"))
+    }
+
+    /// What [`Machine::save`] wrote last.
+    pub async fn fork(&self) -> Result<Machine> {
+        let memory = format!("memory-backend-ram,id=m0,size={}M", self.memory_mib);
+        let (state, disk) = self.saved();
+        self.start(&["-incoming".into(), "defer".into()], &memory, &disk, Some((state, false))).await
+    }
+
+    /// `from` is a saved state, and whether its memory is apart.
+    async fn start(&self, how: &[String], memory: &str, disk: &Path, from: Option<(PathBuf, bool)>) -> Result<Machine> {
         let dir = self.dir.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
         fs::create_dir(&dir)?;
         let own = dir.join("disk");
@@ -147,24 +198,34 @@ impl ByHand {
             .with_context(|| format!("start {}", self.qemu.display()))?;
         let (channel, monitor) = (dir.join("c"), dir.join("q"));
         let channel = connect(&channel)?;
-        if how.first().is_some_and(|word| word == "-incoming") {
+        if let Some((state, apart)) = from {
             let mut monitor = Monitor::connect(&monitor)?;
-            monitor.ask("migrate-set-capabilities", IGNORE_SHARED.clone())?;
-            let state = format!("exec:cat {}", self.dir.join("state").display());
-            monitor.ask("migrate-incoming", json!({ "uri": state }))?;
-            monitor.until("query-status", "running")?;
+            monitor.ask("migrate-set-capabilities", ignore_shared(apart))?;
+            monitor.ask("migrate-incoming", json!({ "uri": format!("exec:cat {}", state.display()) }))?;
+            // One that was saved while it stood still does not go on by itself.
+            loop {
+                match monitor.ask("query-status", Value::Null)?["status"].as_str() {
+                    Some("running") => break,
+                    Some("paused" | "prelaunch" | "postmigrate") => drop(monitor.ask("cont", Value::Null)?),
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
         }
-        channel.set_nonblocking(true)?;
-        let (reader, writer) = tokio::net::UnixStream::from_std(channel)?.into_split();
-        let identity =
-            Identity { hostname: "bench".to_owned(), generation: 2, max_user_processes: 100, memory_bytes: 0 };
-        let guest = Guest::over(Box::new(reader), Box::new(writer), &identity, "bench").await;
+        let guest = Some(greet(channel).await?);
         Ok(Machine { guest, child, dir })
     }
 }
 
-static IGNORE_SHARED: std::sync::LazyLock<Value> =
-    std::sync::LazyLock::new(|| json!({"capabilities": [{"capability": "x-ignore-shared", "state": true}]}));
+fn ignore_shared(yes: bool) -> Value {
+    json!({"capabilities": [{"capability": "x-ignore-shared", "state": yes}]})
+}
+
+async fn greet(channel: UnixStream) -> Result<Guest> {
+    channel.set_nonblocking(true)?;
+    let (reader, writer) = tokio::net::UnixStream::from_std(channel)?.into_split();
+    let identity = Identity { hostname: "bench".to_owned(), generation: 2, max_user_processes: 100, memory_bytes: 0 };
+    Ok(Guest::over(Box::new(reader), Box::new(writer), &identity, "bench").await)
+}
 
 fn connect(path: &Path) -> Result<UnixStream> {
     let end = Instant::now() + PATIENCE;

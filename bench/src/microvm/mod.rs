@@ -28,6 +28,8 @@ use hand::ByHand;
 /// The disk that goes with what was saved.
 const KEPT: &str = "kept";
 const PYTHON: &str = "python3 -c pass";
+/// Until what a guest has freed is given back.
+const GIVEN_BACK: Duration = Duration::from_secs(20);
 /// One machine, from nothing or from a save to its agent's answer: whatever takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -144,7 +146,8 @@ impl Rig {
         let limits = Limits {
             memory_bytes: self.shape.memory_mib << 20,
             cpu_quota_millis: 1000,
-            cpu_floor_millis: 50,
+            // Under contention as much as a process that is in no group: what is by hand is in none.
+            cpu_floor_millis: 1000,
             pids: 512,
         };
         let generation = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
@@ -300,7 +303,7 @@ async fn measure(rig: &Arc<Rig>, options: &Options) -> Result<()> {
             rig.end(up).await?;
             let began = Instant::now();
             let machine = hand.restore().await?;
-            machine.guest.sh(command).await;
+            machine.sh(command).await?;
             raw.push(began.elapsed());
         }
         report.case(name, vec![("driver, with its shim", product), ("QEMU by hand", raw)]);
@@ -308,64 +311,103 @@ async fn measure(rig: &Arc<Rig>, options: &Options) -> Result<()> {
 
     eprintln!("measuring freeze, save, restore ...");
     let mut up = rig.up(SandboxId::new_v4()).await?;
+    let mut machine = hand.restore().await?;
     up.guest.sh(PYTHON).await;
+    machine.sh(PYTHON).await?;
     let saved = rig.host.pool.dir().join("saved");
-    let [mut freeze, mut save, mut thaw] = [(); 3].map(|()| Samples::default());
+    let [mut freeze, mut save, mut thaw] = [(); 3].map(|()| [Samples::default(), Samples::default()]);
     for _ in 0..count {
         let began = Instant::now();
         let (id, frozen) = rig.frozen(up).await?;
-        freeze.push(began.elapsed());
+        freeze[0].push(began.elapsed());
         let _ = std::fs::remove_dir_all(&saved);
         std::fs::create_dir(&saved)?;
         rig.host.pool.delete_root(KEPT)?;
         let began = Instant::now();
         frozen.saver().save(&saved, &Default::default()).await?;
         rig.host.pool.snapshot_root(&Rig::name(id), KEPT)?;
-        save.push(began.elapsed());
+        save[0].push(began.elapsed());
         let began = Instant::now();
-        let machine = match frozen.thaw().await {
-            Ok(machine) => machine,
+        let thawed = match frozen.thaw().await {
+            Ok(thawed) => thawed,
             Err(still) => bail!("not thawed: {still:?}"),
         };
-        up = Up::greet(id, machine).await?;
-        thaw.push(began.elapsed());
+        up = Up::greet(id, thawed).await?;
+        thaw[0].push(began.elapsed());
+
+        let began = Instant::now();
+        machine.freeze()?;
+        freeze[1].push(began.elapsed());
+        let began = Instant::now();
+        machine.save(&hand)?;
+        save[1].push(began.elapsed());
+        let began = Instant::now();
+        machine.thaw().await?;
+        thaw[1].push(began.elapsed());
     }
     rig.end(up).await?;
-    report.case("freeze", vec![("driver", freeze)]);
-    report.case("save, whole and durable", vec![("driver", save)]);
-    report.case("thaw -> agent", vec![("driver", thaw)]);
+    drop(machine);
+    let named = |[product, raw]: [Samples; 2]| vec![("driver, with its shim", product), ("QEMU by hand", raw)];
+    report.case("freeze", named(freeze));
+    report.case("save, whole and durable", named(save));
+    report.case("thaw -> agent", named(thaw));
     for forks in [1, 8] {
-        let mut wall = Samples::default();
-        for _ in 0..(count / forks).max(1) {
+        let mut wall = [Samples::default(), Samples::default()];
+        for _ in 0..(count / forks).max(3) {
             let began = Instant::now();
             let ups = (0..forks).map(|_| rig.restored(&saved));
             let ups = futures_util::future::try_join_all(ups).await?;
-            wall.push(began.elapsed());
+            wall[0].push(began.elapsed());
             for up in ups {
                 rig.end(up).await?;
             }
+            let began = Instant::now();
+            let machines = futures_util::future::try_join_all((0..forks).map(|_| hand.fork())).await?;
+            wall[1].push(began.elapsed());
+            drop(machines);
         }
-        report.case(&format!("fork of {forks} -> all agents"), vec![("driver", wall)]);
+        report.case(&format!("restore, fork of {forks} -> agents"), named(wall));
     }
 
     eprintln!("measuring ten at once ...");
-    let (mut product, mut raw) = (Samples::default(), Samples::default());
-    let began = Instant::now();
-    let ups = futures_util::future::try_join_all((0..10).map(|_| rig.up(SandboxId::new_v4()))).await?;
-    product.push(began.elapsed());
-    let private = ups.iter().map(|up| hand::private_kib(vmm_of(rig, up.id)?)).collect::<Result<Vec<_>>>()?;
-    for up in ups {
-        rig.end(up).await?;
+    let mut wall = [Samples::default(), Samples::default()];
+    let [mut private, mut private_raw] = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        let began = Instant::now();
+        let ups = futures_util::future::try_join_all((0..10).map(|_| rig.up(SandboxId::new_v4()))).await?;
+        wall[0].push(began.elapsed());
+        private = ups.iter().map(|up| hand::private_kib(vmm_of(rig, up.id)?)).collect::<Result<Vec<_>>>()?;
+        for up in ups {
+            rig.end(up).await?;
+        }
+        let began = Instant::now();
+        let machines = futures_util::future::try_join_all((0..10).map(|_| hand.restore())).await?;
+        wall[1].push(began.elapsed());
+        private_raw = machines.iter().map(|machine| hand::private_kib(machine.pid())).collect::<Result<Vec<_>>>()?;
     }
-    let began = Instant::now();
-    let machines = futures_util::future::try_join_all((0..10).map(|_| hand.restore())).await?;
-    raw.push(began.elapsed());
-    let private_raw = machines.iter().map(|machine| hand::private_kib(machine.pid())).collect::<Result<Vec<_>>>()?;
-    drop(machines);
-    report.case("10 copies at once, wall", vec![("driver, with their shims", product), ("QEMU by hand", raw)]);
+    report.case("10 copies at once, wall", named(wall));
+
+    eprintln!("measuring memory that is given back ...");
+    let up = rig.up(SandboxId::new_v4()).await?;
+    let pid = vmm_of(rig, up.id)?;
+    let before = hand::private_kib(pid)?;
+    up.guest.sh("python3 -c 'b = bytearray(b\"x\" * (200 << 20))'").await;
+    let used = hand::private_kib(pid)?;
+    let end = Instant::now() + GIVEN_BACK;
+    let mut after = used;
+    while Instant::now() < end && after > before + (used - before) / 4 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        after = after.min(hand::private_kib(pid)?);
+    }
+    let took = GIVEN_BACK.saturating_sub(end.saturating_duration_since(Instant::now()));
+    rig.end(up).await?;
     let mean = |kib: &[u64]| kib.iter().sum::<u64>() / kib.len().max(1) as u64 / 1024;
     print!("{report}");
     println!("private memory of each of ten idle copies: {} MiB; by hand {} MiB", mean(&private), mean(&private_raw));
+    let [before, used, after] = [before, used, after].map(|kib| kib / 1024);
+    println!(
+        "of one that used 200 MiB and freed them: {before} MiB before, {used} MiB then, {after} MiB {took:.1?} later"
+    );
     Ok(())
 }
 

@@ -127,7 +127,7 @@ mod tests {
         // Looking for it does not take it.
         poll(&mut [PollFd::new(&socket, PollFlags::empty())], None).unwrap();
 
-        let config = |side| Config { side, epoch: 1, max_open: 1024, max_streams: 1, max_incoming: 1 };
+        let config = |side| Config { side, epoch: 1, max_open: 1024, max_streams: 1, max_incoming: 1, max_flows: 0 };
         let (ours, theirs) = tokio::io::duplex(4096);
         let (host, _none, pump) = Channel::new(config(Side::Host)).into_parts();
         let (_opener, mut incoming, agent_pump) = Channel::new(config(Side::Agent)).into_parts();

@@ -16,16 +16,8 @@ const CLOCK_SLACK_NS: u64 = 5_000_000;
 /// machine does not allow is left as it is: under a user-space kernel the clock is the host's and the pool is fed by it.
 pub(crate) fn take(hello: &Hello) {
     stir(&hello.entropy);
-    if hello.host_time > 0 && hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
-        let time = Timespec {
-            tv_sec: (hello.host_time / 1_000_000_000) as i64,
-            tv_nsec: (hello.host_time % 1_000_000_000) as i64,
-        };
-        if let Err(error) = rustix::time::clock_settime(ClockId::Realtime, time)
-            && !crate::setup::user_space_kernel()
-        {
-            log!("setting the clock failed: {error}");
-        }
+    if hello.host_time.abs_diff(now()) > CLOCK_SLACK_NS {
+        set_clock(hello.host_time);
     }
     if !hello.hostname.is_empty() && hello.hostname.len() <= 64 {
         if let Err(error) = rustix::system::sethostname(hello.hostname.as_bytes()) {
@@ -42,6 +34,26 @@ pub(crate) fn take(hello: &Hello) {
     let machine_id: String = hello.sandbox_id.chars().filter(char::is_ascii_hexdigit).collect();
     if rustix::process::getpid().is_init() && machine_id.len() == 32 {
         tell("/etc/machine-id", &format!("{}\n", machine_id.to_ascii_lowercase()));
+    }
+}
+
+/// What is late in a later hello is made up for. Never back: the hello may be the one that is late.
+pub(crate) fn catch_up(hello: &Hello) {
+    if hello.host_time > now().saturating_add(CLOCK_SLACK_NS) {
+        set_clock(hello.host_time);
+    }
+}
+
+/// 0 is a host that does not say.
+fn set_clock(ns: u64) {
+    if ns == 0 {
+        return;
+    }
+    let time = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    if let Err(error) = rustix::time::clock_settime(ClockId::Realtime, time)
+        && !crate::setup::user_space_kernel()
+    {
+        log!("setting the clock failed: {error}");
     }
 }
 

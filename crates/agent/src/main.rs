@@ -26,6 +26,7 @@ mod tree;
 mod uploads;
 mod users;
 mod watches;
+mod way_out;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use runtime_host::vsock;
+use runtime_proto::guest::TEMPLATE_GENERATION;
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
@@ -45,6 +47,7 @@ use crate::process::table::Table;
 use crate::reaper::Reaper;
 use crate::uploads::Uploads;
 use crate::watches::Watches;
+use crate::way_out::WayOut;
 
 /// Processes of the sandbox user, if the host does not say.
 const DEFAULT_USER_PROCESSES: u64 = 1024;
@@ -65,7 +68,10 @@ pub(crate) struct Agent {
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
+    pub(crate) way_out: WayOut,
     max_user_processes: AtomicU64,
+    /// Of the last host's hello.
+    generation: AtomicU64,
 }
 
 impl Agent {
@@ -73,6 +79,14 @@ impl Agent {
     pub(crate) fn process_limit(&self, uid: u32) -> u64 {
         let limit = self.max_user_processes.load(Ordering::Relaxed);
         if uid == 0 { limit + self.reaper.runners() as u64 + ROOT_SPARE } else { limit }
+    }
+
+    /// A copy of a template does not show what ran in that.
+    pub(crate) fn is_now(&self, generation: u64) {
+        let before = self.generation.swap(generation, Ordering::Relaxed);
+        if before == TEMPLATE_GENERATION && generation != TEMPLATE_GENERATION {
+            self.table.forget_ended();
+        }
     }
 
     pub(crate) fn set_max_user_processes(&self, limit: u64) {
@@ -134,7 +148,9 @@ async fn live() -> std::io::Result<()> {
         watches: Watches::default(),
         reaper,
         boot: identity::random_name(),
+        way_out: WayOut::default(),
         max_user_processes: AtomicU64::new(DEFAULT_USER_PROCESSES),
+        generation: AtomicU64::new(0),
     });
     let mut children = signal(SignalKind::child())?;
     tokio::spawn({
@@ -154,6 +170,7 @@ async fn live() -> std::io::Result<()> {
     });
     if getpid().is_init() {
         tokio::spawn(sudo::server::serve(agent.clone()));
+        tokio::spawn(way_out::serve(agent.clone()));
     }
     let (stdin, stdout) = setup::channel()?;
     if vsock::is_listener(&stdin) {

@@ -156,6 +156,8 @@ impl Pool {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: &[],
+            substitute: None,
         };
         // Under the reaper's lock: a runner must be known as one before its end can be collected.
         let pid = self.reaper.expect_runner(|| spawn(&program))?;

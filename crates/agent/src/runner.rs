@@ -129,6 +129,8 @@ fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, Spa
         terminal: order.terminal.then_some(0),
         parent_death_signal: None,
         announce: Some(Announce { to: socket.as_fd(), message: Reply::Starting { pid: 0 }.to_wire() }),
+        groups: &[],
+        substitute: None,
     };
     let result = spawn(&program);
     let noexec = rustix::io::Errno::NOEXEC.raw_os_error();

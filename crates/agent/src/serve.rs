@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use runtime_proto::channel::{Channel, ChannelError, Config, Ended, Opened, Side, Stream};
 use runtime_proto::guest::{
-    Activity, Ask, ErrorCode, Event, GuestError, MAX_REQUEST, Nothing, Tell, Welcome, decode_request, encode,
+    Activity, Ask, ErrorCode, Event, GuestError, MAX_FLOWS, MAX_REQUEST, Nothing, Tell, Welcome, decode_request, encode,
 };
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN, handshake};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -66,14 +66,21 @@ where
         if hello.generation != generation {
             generation = hello.generation;
             identity::take(&hello);
+        } else {
+            identity::catch_up(&hello);
         }
+        agent.is_now(hello.generation);
         agent.set_max_user_processes(hello.max_user_processes);
+        if let Some(way_out) = hello.way_out {
+            agent.way_out.tell(way_out);
+        }
         let protocol = PROTOCOL.min(hello.protocol_max).max(PROTOCOL_MIN);
         let welcome = Welcome {
             nonce: hello.nonce.clone(),
             protocol,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             boot: agent.boot.clone(),
+            time: handshake::wall_clock_ns(),
         };
         if handshake::welcome(writer, &welcome).await.is_err() {
             continue;
@@ -82,10 +89,12 @@ where
             side: Side::Agent,
             epoch: hello.epoch,
             max_open: MAX_REQUEST,
-            max_streams: MAX_STREAMS,
+            max_streams: MAX_STREAMS + MAX_FLOWS,
+            max_flows: MAX_FLOWS,
             max_incoming: MAX_STREAMS,
         };
-        let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
+        let (opener, mut incoming, pump) = Channel::new(config).into_parts();
+        agent.way_out.attach(Some(opener));
         let accept = async {
             while let Some(opened) = incoming.recv().await {
                 tokio::spawn(answer(agent.clone(), opened));
@@ -95,6 +104,7 @@ where
             ended = pump.run(reader, writer, &mut buf) => ended,
             () = accept => Ended::Closed,
         };
+        agent.way_out.attach(None);
         if let Ended::Violation(why) = ended {
             log!("the host broke the protocol: {why}");
         }
@@ -170,7 +180,17 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
         }
         Ask::FollowWatch(wanted) => watches::follow(agent, wanted, stream).await?,
         Ask::StopWatch(wanted) => watches::stop(agent, &wanted.watch_id).await?,
+        Ask::SetNetwork(wanted) => {
+            agent.way_out.tell(wanted.way_out);
+            done()
+        }
         Ask::Shutdown(wanted) => shutdown::run(agent, Duration::from_millis(wanted.grace_ms)).await?,
+        Ask::Sync(_) => {
+            tokio::task::spawn_blocking(rustix::fs::sync)
+                .await
+                .map_err(|error| GuestError::new(ErrorCode::Internal, format!("writing to the disks: {error}")))?;
+            done()
+        }
     };
     Ok(Some(last))
 }

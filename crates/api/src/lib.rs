@@ -12,8 +12,11 @@ pub mod client;
 pub mod error;
 pub mod exec;
 pub mod file;
+pub mod network;
 pub mod process;
 pub mod sandbox;
+pub mod session;
+pub mod snapshot;
 mod time;
 pub mod watch;
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Time;
+use crate::network::NetworkRules;
 
 /// A sandbox as every call answers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -139,8 +140,9 @@ pub struct CreateSandbox {
     /// Deprecated, not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cost_micros: Option<i64>,
+    /// Left out: every public place.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<NetworkRules>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,19 +156,6 @@ pub struct CreateSandbox {
     /// Egress secrets it may use; null = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Vec<String>>,
-}
-
-/// What a sandbox may reach.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct Network {
-    pub internet: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allow: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub deny: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connect: Option<Vec<String>>,
 }
 
 /// Fields left out stay as they are.
@@ -201,6 +190,9 @@ pub struct UpdateSandbox {
     pub on_timeout: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_lease_end: Option<String>,
+    /// Replaces all rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkRules>,
     /// Null leaves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tailscale: Option<serde_json::Value>,

@@ -63,8 +63,10 @@ enum ClientVerb {
     Overview,
     Up(UpArgs),
     Sandboxes(args::sandboxes::SandboxVerb),
+    Snapshots(args::snapshots::SnapshotVerb),
     Whoami,
     Limits,
+    Mcp,
     Completions(Shell),
     Version,
 }
@@ -158,8 +160,10 @@ fn parse_words(words: &[String]) -> Result<Meant, UsageError> {
     match word {
         Word::Up(up) => client(ClientVerb::Up(up)),
         Word::Sandboxes { verb } => client(ClientVerb::Sandboxes(verb)),
+        Word::Snapshots { verb } => client(ClientVerb::Snapshots(verb)),
         Word::Whoami => client(ClientVerb::Whoami),
         Word::Limits => client(ClientVerb::Limits),
+        Word::Mcp => client(ClientVerb::Mcp),
         Word::Completions { shell } => client(ClientVerb::Completions(shell)),
         Word::Version => client(ClientVerb::Version),
         Word::Setup(setup) => Ok(Meant::Local(Local::Setup(setup))),

@@ -149,7 +149,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, network, network-log, session
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"
@@ -264,8 +264,8 @@ fn what_moved_and_what_is_not_there_yet_is_said() {
     `runtime exec` is a verb of the sandbox product
     Write: runtime sandboxes exec
     ");
-    insta::assert_snapshot!(mistake(&["sandboxes", "fork", "box"]), @r"
-    `runtime sandboxes fork` is not in this version (0.1.0); nothing was sent
+    insta::assert_snapshot!(mistake(&["sandboxes", "spawn", "box"]), @r"
+    `runtime sandboxes spawn` is not in this version (0.1.0); nothing was sent
     What there is: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["volumes", "ls"]), @r"
@@ -312,8 +312,10 @@ fn every_help_teaches() {
     Commands:
       up           Prepare this machine, start a server and run a first command in a sandbox
       sandboxes    Create and use sandboxes [aliases: sandbox, sbx]
+      snapshots    See, keep and delete snapshots [aliases: snapshot]
       whoami       Show who the key belongs to
       limits       Show what the key may use
+      mcp          Serve the sandbox tools to an AI host over stdin and stdout (Model Context Protocol)
       setup        Prepare this machine to run sandboxes; safe to run again
       serve        Run the server in the foreground until Ctrl-C; sandboxes go on without it
       doctor       Look at everything the server needs here, with the fix for what is missing
@@ -335,8 +337,8 @@ fn every_help_teaches() {
     `runtime COMMAND --help` says more about a command. Client commands use RUNTIME_API_URL and
     RUNTIME_API_KEY; without them, the server of this machine and its owner key.
 
-    Not in this version: login, images, volumes, snapshots, jobs, secrets, networks and the other
-    products of the contract.
+    Not in this version: login, images, volumes, jobs, secrets, networks and the other products of the
+    contract.
     ");
     insta::assert_snapshot!(shown_help(&["sandboxes", "exec", "--help"]), @r"
     Run a command in a sandbox, with its output as it comes

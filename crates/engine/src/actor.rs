@@ -16,13 +16,14 @@
 //! asking it does not pass through this task at all. When the last handle is gone the task ends and leaves the machine
 //! running: that is how a server is shut down.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use runtime_host::cgroup::Group;
 use runtime_model::{Reason, SandboxId};
 use runtime_proto::guest::{Ask, Request, Shutdown};
-use runtime_proto::node::{Disk, GuestStream, NodeError, NodeEvent, Order};
+use runtime_proto::node::{Capture, Disk, GuestStream, NodeError, NodeEvent, Order};
 use tokio::sync::{SemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,6 +34,7 @@ use crate::link::{Asker, Link, LinkError};
 use crate::pause::{Change, Standing};
 use crate::shortage::{self, Relief, ShortageError};
 
+mod capture;
 mod wake;
 
 /// A boot takes a tenth of a second; on a host that starts many at once, some.
@@ -59,6 +61,7 @@ pub(crate) enum Command {
     Start(Order),
     Pause,
     Wake(Order),
+    Capture(Capture),
 }
 
 /// What is open to others while the machine runs.
@@ -121,15 +124,15 @@ enum News {
 }
 
 impl Running {
-    fn new(id: SandboxId, booted: Box<dyn Booted>) -> Self {
+    fn new(id: SandboxId, booted: Box<dyn Booted>, state: &HostState) -> Self {
         let generation = booted.identity().generation;
-        Self::as_generation(id, booted, generation)
+        Self::as_generation(id, booted, generation, state)
     }
 
     /// A generation that the agent has not seen makes it look at who and when it is.
-    fn as_generation(id: SandboxId, booted: Box<dyn Booted>, generation: u64) -> Self {
+    fn as_generation(id: SandboxId, booted: Box<dyn Booted>, generation: u64, state: &HostState) -> Self {
         let identity = Identity { generation, ..booted.identity().clone() };
-        let (link, asker) = Link::new(id, identity, booted.dialer());
+        let (link, asker) = Link::new(id, identity, booted.dialer(), state.egress.clone());
         let link = AbortOnDropHandle::new(tokio::spawn(link.run()));
         Self { booted, asker, link, relief: None, short_again: false }
     }
@@ -206,7 +209,10 @@ impl Actor {
             litter: false,
         };
         match adopted {
-            Some(Adopted::Booted(booted)) => actor.take_over(Running::new(id, booted)),
+            Some(Adopted::Booted(booted)) => {
+                let machine = Running::new(id, booted, &actor.state);
+                actor.take_over(machine);
+            }
             Some(Adopted::Frozen(machine)) => actor.stand(machine),
             None => {}
         }
@@ -249,6 +255,7 @@ impl Actor {
                         Command::Start(order) => self.start(order).await,
                         Command::Pause => self.pause().await,
                         Command::Wake(order) => self.wake(order).await,
+                        Command::Capture(wanted) => self.capture(wanted).await,
                     };
                     let _ = reply.send(result);
                 }
@@ -321,6 +328,7 @@ impl Actor {
     async fn end_machine(&mut self) -> Result<(), NodeError> {
         self.live.send_replace(None);
         self.frozen.send_replace(false);
+        self.state.egress.disarm(self.id).await;
         let ended = match std::mem::replace(&mut self.machine, Held::Down) {
             Held::Down => return Ok(()),
             Held::Running(Running { booted, link, relief, .. }) => {
@@ -348,6 +356,7 @@ impl Actor {
         if stop == Stop::Remove {
             self.state.delete_disk(self.id).await?;
             self.state.unmark(self.id)?;
+            self.state.egress.forget(self.id).await;
         }
         Ok(())
     }
@@ -381,25 +390,43 @@ impl Actor {
     /// comes in between is a failure, and is done once the start is undone.
     async fn bring_up(&mut self, order: &Order) -> Result<(), NodeError> {
         let id = self.id;
-        self.end_machine().await?;
-        // What a start that failed, or a machine whose end failed, may have left.
-        self.state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
-        self.drop_saved().await?;
-        if order.disk == Disk::New {
-            self.state.mark(id)?;
+        let root = self.lay_out(order).await?;
+        if let Disk::Snapshot(snapshot) = order.disk
+            && let Some(newest) = self.take_memory(snapshot).await?
+        {
+            self.come_back(order, root, newest).await?;
+            return self.settle().await;
         }
-        let root = self.state.disk(order).await?;
         let plan = self.state.plan(order, root);
         let abort = plan.abort.clone();
         let state = self.state.clone();
+        // Before its first instruction, so that none runs under other rules or under none.
+        self.arm(order).await?;
         let boot = state.driver.boot(plan);
         let booted = self.unless_stopped(abort, boot).await.map_err(|error| match error {
             None => stopped_meanwhile(),
             Some(error) => failed("boot", id, error),
         })?;
-        self.greet(Running::new(id, booted)).await?;
+        self.greet(Running::new(id, booted, &state)).await?;
         self.show();
         self.state.unmark(id)
+    }
+
+    async fn lay_out(&mut self, order: &Order) -> Result<PathBuf, NodeError> {
+        let id = self.id;
+        self.end_machine().await?;
+        // What a start that failed, or a machine whose end failed, may have left.
+        self.state.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
+        self.drop_saved().await?;
+        if order.disk.is_fresh() {
+            self.state.mark(id)?;
+        }
+        self.state.disk(order).await
+    }
+
+    async fn arm(&mut self, order: &Order) -> Result<(), NodeError> {
+        let armed = self.state.egress.arm(self.id, order.rules.clone()).await;
+        armed.map_err(|e| failed("arm the network rules of", self.id, e))
     }
 
     /// Waits for work of the driver's. Stopped meanwhile, it is called off, and its error is `None`.
@@ -464,7 +491,8 @@ impl Actor {
         let undo = async {
             self.end_machine().await?;
             self.state.driver.clean(self.id).await.map_err(|e| failed("clean up", self.id, e))?;
-            if disk == Disk::New {
+            if disk.is_fresh() {
+                self.drop_saved().await?;
                 self.state.delete_disk(self.id).await?;
                 self.state.unmark(self.id)?;
             }

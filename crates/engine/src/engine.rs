@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use runtime_model::{SandboxId, Shape};
-use runtime_proto::guest::Request;
-use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
+use runtime_model::{SandboxId, Shape, SnapshotId};
+use runtime_proto::egress::{DecisionPage, Egress, Rules};
+use runtime_proto::guest::{Ask, Request, SetNetwork};
+use runtime_proto::node::{
+    Capture, Captured, GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage,
+};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -20,6 +23,7 @@ use crate::driver::microvm::{Hypervisor, Microvm, MicrovmOptions};
 use crate::driver::{Adopted, Driver, DriverError};
 use crate::host_state::{HostState, blocking, chain, failed, host_name, parse_host_name};
 use crate::link::AskError;
+use crate::no_way_out::NoWayOut;
 use crate::prepare::{CGROUP_PARENT, Growth, Guest, Machinery, PreparedHost};
 
 /// Processes (and threads) that the users of a sandbox may have.
@@ -31,6 +35,8 @@ const SPARE_DISKS: usize = 8;
 /// Between looks at the host's disk. What can be written meanwhile must fit into what is kept free.
 const DISK_LOOK: Duration = Duration::from_secs(1);
 const DISK_TROUBLE: Duration = Duration::from_secs(5);
+/// How long an agent may take to hear of a change of its network.
+const TELL_NETWORK: Duration = Duration::from_secs(2);
 /// Sandboxes looked at together after a restart.
 const RECOVER_AT_ONCE: usize = 16;
 
@@ -43,9 +49,12 @@ pub struct EngineConfig {
     pub max_user_processes: u64,
     /// The size of sandbox for which to be prepared from the start, where that takes preparation.
     pub warm_shape: Shape,
+    /// The way out of the sandboxes.
+    pub egress: Arc<dyn Egress>,
 }
 
 impl EngineConfig {
+    /// Without a way out until one is set.
     pub fn new(host: PreparedHost, agent: &'static [u8]) -> std::io::Result<Self> {
         Ok(Self {
             host,
@@ -53,6 +62,7 @@ impl EngineConfig {
             program: std::env::current_exe()?,
             max_user_processes: DEFAULT_USER_PROCESSES,
             warm_shape: Shape::default(),
+            egress: Arc::new(NoWayOut),
         })
     }
 }
@@ -87,7 +97,7 @@ struct Found {
 impl Engine {
     /// Takes over what runs and sweeps what a crash left half made. The caller holds the data directory's lock.
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
-        let EngineConfig { host, agent, program, max_user_processes, warm_shape } = config;
+        let EngineConfig { host, agent, program, max_user_processes, warm_shape, egress } = config;
         let agent = AgentFile::install(&host.data_dir, agent)?;
         let parent = CGROUP_PARENT.to_owned();
         let (driver, to_warm): (Arc<dyn Driver>, _) = match host.machinery.clone() {
@@ -111,7 +121,7 @@ impl Engine {
                 microvms(&host, Hypervisor::Qemu { qemu, accel }, guest, program, agent).await?
             }
         };
-        let state = Arc::new(HostState::new(host, driver, max_user_processes).map_err(EngineError::Marks)?);
+        let state = Arc::new(HostState::new(host, driver, egress, max_user_processes).map_err(EngineError::Marks)?);
         let mut chores = vec![AbortOnDropHandle::new(tokio::spawn(watch_host_disk(state.clone())))];
         // Disks of microVMs are files, made when they are needed.
         if to_warm.is_none() {
@@ -135,6 +145,11 @@ impl Engine {
     }
 
     async fn recover(&self) -> Result<Found, EngineError> {
+        let state = self.state.clone();
+        let tidied = blocking(move || state.snapshots.tidy().map_err(|e| failed("tidy", "the snapshots", e)));
+        if let Err(error) = tidied.await {
+            tracing::warn!(%error, "half of a snapshot stays on the disk");
+        }
         let marked = self.state.marked();
         let mut ids = self.state.driver.trail().await?;
         ids.extend(&marked);
@@ -364,6 +379,36 @@ impl Node for Engine {
         Ok(())
     }
 
+    async fn capture(&self, wanted: Capture) -> Result<Captured, NodeError> {
+        if !self.state.driver.pauses() {
+            return Err(NodeError::Unsupported("take a snapshot with this build of runsc"));
+        }
+        self.tell(wanted.id, Command::Capture(wanted), |handle| handle.commands.clone()).await?;
+        let state = self.state.clone();
+        blocking(move || {
+            let Capture { id, snapshot, .. } = wanted;
+            let memory = state.snapshots.memory_bytes(snapshot).map_err(|e| failed("measure", snapshot, e))?;
+            // Of a sandbox that was deleted meanwhile nothing is known any more.
+            let disk = if state.has_disk(id)? {
+                state.host.pool.usage(&host_name(id)).map_err(|e| failed("measure the disk of", id, e))?
+            } else {
+                0
+            };
+            Ok(Captured { stored_bytes: memory.saturating_add(disk) })
+        })
+        .await
+    }
+
+    async fn drop_snapshot(&self, id: SnapshotId) -> Result<(), NodeError> {
+        let state = self.state.clone();
+        blocking(move || state.snapshots.remove(id).map_err(|e| failed("remove the snapshot", id, e))).await
+    }
+
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, NodeError> {
+        let state = self.state.clone();
+        blocking(move || state.snapshots.all().map_err(|e| failed("list", "snapshots", e))).await
+    }
+
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError> {
         let state = self.state.clone();
         blocking(move || {
@@ -374,6 +419,34 @@ impl Node for Engine {
             state.driver.limit_disk(&state.host.pool, &name, disk_mib).map_err(|e| failed("limit the disk of", id, e))
         })
         .await
+    }
+
+    async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError> {
+        let running = || self.live(id).is_some() || self.lock().get(&id).is_some_and(|handle| *handle.unknown.borrow());
+        if !running() {
+            return Ok(());
+        }
+        let way_out = rules.network.allows_anything();
+        self.state.egress.arm(id, rules).await.map_err(|e| failed("arm the network rules of", id, e))?;
+        // It ended meanwhile: what is armed for one that does not run would be found by nobody.
+        let Some(live) = self.live(id) else {
+            if !running() {
+                self.state.egress.disarm(id).await;
+            }
+            return Ok(());
+        };
+        // The rules hold whatever the agent says; one that cannot be told now is told at its next greeting.
+        let told = async {
+            if let Ok(stream) = live.asker.ask(Request::new(Ask::SetNetwork(SetNetwork { way_out }))).await {
+                let _ = GuestStream::new(stream).only().await;
+            }
+        };
+        let _ = tokio::time::timeout(TELL_NETWORK, told).await;
+        Ok(())
+    }
+
+    async fn decisions(&self, id: SandboxId, before: Option<u64>, limit: usize) -> Result<DecisionPage, NodeError> {
+        Ok(self.state.egress.decisions(id, before, limit).await)
     }
 
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use newtype_uuid::GenericUuid;
 use runtime_host::cgroup::Limits;
 use runtime_model::{SandboxId, Shape};
+use runtime_proto::egress::Egress;
 use runtime_proto::node::{Disk, NodeError, NodeEvent, Order};
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::{Driver, Identity, Plan};
 use crate::prepare::PreparedHost;
 use crate::saves::Saves;
+use crate::snapshots::Snapshots;
 
 /// Processes and threads of the host that one sandbox may have at most. Reaching it would end the sandbox: the limit that
 /// a guest meets is inside, far below. A guest's process was measured to take up to eight; a host with the small range
@@ -31,11 +33,14 @@ const SAVES_AT_ONCE: usize = 2;
 pub(crate) struct HostState {
     pub(crate) host: PreparedHost,
     pub(crate) driver: Arc<dyn Driver>,
+    /// Holds every sandbox of this host to its rules.
+    pub(crate) egress: Arc<dyn Egress>,
     pub(crate) events: broadcast::Sender<NodeEvent>,
     /// A start is mostly CPU: more at once than this only makes all of them late.
     pub(crate) starts: Semaphore,
     pub(crate) max_user_processes: u64,
     pub(crate) saves: Saves,
+    pub(crate) snapshots: Snapshots,
     /// A save is mostly the disk's work: more at once than this only makes all of them late.
     pub(crate) saving: Semaphore,
     /// A disk made in advance may have been used up.
@@ -53,15 +58,23 @@ impl Drop for Admitted<'_> {
 }
 
 impl HostState {
-    pub(crate) fn new(host: PreparedHost, driver: Arc<dyn Driver>, max_user_processes: u64) -> io::Result<Self> {
+    pub(crate) fn new(
+        host: PreparedHost,
+        driver: Arc<dyn Driver>,
+        egress: Arc<dyn Egress>,
+        max_user_processes: u64,
+    ) -> io::Result<Self> {
         let (events, _) = broadcast::channel(4096);
         let starts = Semaphore::new(usize::try_from(host.cores).unwrap_or(1).saturating_mul(2).clamp(4, 64));
         let saves = Saves::open(host.pool.dir()).map_err(io::Error::other)?;
+        let snapshots = Snapshots::open(host.pool.dir()).map_err(io::Error::other)?;
         let state = Self {
             saves,
+            snapshots,
             saving: Semaphore::new(SAVES_AT_ONCE),
             host,
             driver,
+            egress,
             events,
             starts,
             max_user_processes,
@@ -112,6 +125,14 @@ impl HostState {
             if pool.root(&name).map_err(|e| failed("find the disk of", id, e))?.is_some() {
                 pool.delete_root(&name).map_err(|e| failed("delete the half-made disk of", id, e))?;
             }
+            if let Disk::Snapshot(snapshot) = kind {
+                let copy = state.snapshots.disk(snapshot).map_err(|e| failed("find", snapshot, e))?;
+                let copy = copy.ok_or(NodeError::SnapshotGone)?;
+                let root =
+                    pool.root_from(&copy, &name, disk_mib).map_err(|e| failed("copy the snapshot for", id, e))?;
+                state.driver.limit_disk(pool, &name, disk_mib).map_err(|e| failed("limit the disk of", id, e))?;
+                return Ok(root);
+            }
             let made = state.driver.make_disk(pool, &state.host.base, &name, disk_mib);
             state.disk_taken.notify_one();
             made.map_err(|e| failed("make the disk of", id, e))
@@ -137,6 +158,10 @@ impl HostState {
     pub(crate) async fn sweep(self: &Arc<Self>, id: SandboxId, half_made: bool) -> Result<(), NodeError> {
         self.driver.clean(id).await.map_err(|e| failed("clean up", id, e))?;
         if half_made {
+            // First: a memory without its disk must not be taken for one that can be woken.
+            let state = self.clone();
+            blocking(move || state.saves.sweep(id, None).map_err(|e| failed("drop the saved memory of", id, e)))
+                .await?;
             self.delete_disk(id).await?;
             self.unmark(id)?;
         }

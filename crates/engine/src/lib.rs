@@ -11,11 +11,14 @@ pub mod driver;
 mod engine;
 mod host_state;
 mod link;
+mod no_way_out;
 mod pause;
 pub mod prepare;
 mod saves;
 pub mod shim;
 mod shortage;
+mod snapshots;
 
 pub use agent_file::{AgentFile, AgentFileError};
 pub use engine::{DEFAULT_USER_PROCESSES, Engine, EngineConfig, EngineError};
+pub use no_way_out::NoWayOut;

@@ -3,17 +3,20 @@
 //! The agent keeps all state, so a link may break and come back at any moment; whoever asks waits a little for that. An
 //! agent that breaks the protocol is greeted again too, since a torn stream looks the same, but only so often: then the
 //! link gives up, and the sandbox with it.
+//!
+//! What the agent opens by itself are connections out of the sandbox: they go to the host's egress as they come.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use runtime_model::SandboxId;
-use runtime_proto::channel::{Channel, ChannelError, Config, Ended, Opener, Side, Stream};
-use runtime_proto::guest::{Hello, Request, encode};
+use runtime_proto::channel::{Channel, ChannelError, Config, Ended, Opened, Opener, Side, Stream};
+use runtime_proto::egress::Egress;
+use runtime_proto::guest::{Hello, MAX_CALL, MAX_FLOWS, Request, Want, decode_call, encode};
 use runtime_proto::handshake::{self, HandshakeError};
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::driver::{Dial, Identity, Reader, Writer};
@@ -31,6 +34,8 @@ const QUIET: Duration = Duration::from_secs(60);
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Every process may be followed by more than one reader; each stream holds at most its window.
 const MAX_STREAMS: usize = 4096;
+/// Connections of a guest that may wait to be looked at.
+const MAX_WAITING: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
@@ -119,13 +124,19 @@ pub(crate) struct Link {
     id: SandboxId,
     identity: Identity,
     dialer: Arc<dyn Dial>,
+    egress: Arc<dyn Egress>,
     attachment: watch::Sender<Attachment>,
 }
 
 impl Link {
-    pub(crate) fn new(id: SandboxId, identity: Identity, dialer: Arc<dyn Dial>) -> (Self, Asker) {
+    pub(crate) fn new(
+        id: SandboxId,
+        identity: Identity,
+        dialer: Arc<dyn Dial>,
+        egress: Arc<dyn Egress>,
+    ) -> (Self, Asker) {
         let (sender, receiver) = watch::channel(Attachment::Waiting);
-        (Self { id, identity, dialer, attachment: sender }, Asker { attachment: receiver })
+        (Self { id, identity, dialer, egress, attachment: sender }, Asker { attachment: receiver })
     }
 
     pub(crate) async fn run(self) -> LinkError {
@@ -190,19 +201,35 @@ impl Link {
         let config = Config {
             side: Side::Host,
             epoch: hello.epoch,
-            max_open: 0,
-            max_streams: MAX_STREAMS,
-            // Nothing is served to a guest yet.
-            max_incoming: 0,
+            max_open: MAX_CALL,
+            max_streams: MAX_STREAMS + MAX_FLOWS,
+            max_flows: MAX_FLOWS,
+            max_incoming: MAX_WAITING,
         };
-        let (opener, _incoming, pump) = Channel::new(config).into_parts();
+        let (opener, incoming, pump) = Channel::new(config).into_parts();
         self.attachment.send_replace(Attachment::Up(opener));
-        Ok(Broken::Breach(match pump.run(reader, writer, &mut unread).await {
+        let ended = tokio::select! {
+            ended = pump.run(reader, writer, &mut unread) => ended,
+            never = self.let_out(incoming) => match never {},
+        };
+        Ok(Broken::Breach(match ended {
             Ended::Violation(why) => why,
             // An agent ends with its sandbox, whose end is told otherwise.
             Ended::Closed => "its agent closed the link",
             Ended::NewHello => "its agent behaves as if it were greeted",
         }))
+    }
+
+    /// Hands over what the agent opens. What is not understood is refused by being dropped: an agent newer than we are.
+    async fn let_out(&self, mut incoming: mpsc::Receiver<Opened>) -> std::convert::Infallible {
+        while let Some(Opened { first, stream }) = incoming.recv().await {
+            if let Ok(call) = decode_call(first)
+                && let Some(Want::Flow(flow)) = call.want
+            {
+                self.egress.serve(self.id, flow, stream);
+            }
+        }
+        std::future::pending().await
     }
 
     fn hello(&self) -> Result<Hello, LinkError> {
@@ -212,18 +239,18 @@ impl Link {
         let (nonce, rest) = random.split_at(16);
         let (entropy, epoch) = rest.split_at(32);
         let epoch = epoch.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Hello {
             nonce: Bytes::copy_from_slice(nonce),
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL,
             sandbox_id: self.id.to_string(),
             generation: self.identity.generation,
-            host_time: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            host_time: handshake::wall_clock_ns(),
             entropy: Bytes::copy_from_slice(entropy),
             hostname: self.identity.hostname.clone(),
             max_user_processes: self.identity.max_user_processes,
             epoch,
+            way_out: self.egress.armed(self.id).map(|rules| rules.network.allows_anything()),
         })
     }
 }
@@ -256,6 +283,7 @@ mod tests {
 
     use super::*;
     use crate::driver::DriverError;
+    use crate::no_way_out::NoWayOut;
 
     /// Every dialling hands the other end to the test.
     struct Dialer(mpsc::Sender<DuplexStream>);
@@ -273,7 +301,7 @@ mod tests {
         let (sender, dialled) = mpsc::channel(64);
         let identity = Identity { hostname: "box".to_owned(), generation: 1, max_user_processes: 1, memory_bytes: 1 };
         let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(1));
-        let (link, asker) = Link::new(id, identity, Arc::new(Dialer(sender)));
+        let (link, asker) = Link::new(id, identity, Arc::new(Dialer(sender)), Arc::new(NoWayOut));
         (link, asker, dialled)
     }
 
@@ -320,8 +348,14 @@ mod tests {
             welcome(&mut dialled.recv().await.unwrap()).await;
             let mut pipe = dialled.recv().await.unwrap();
             let hello = welcome(&mut pipe).await;
-            let config =
-                Config { side: Side::Agent, epoch: hello.epoch, max_open: 64 * 1024, max_streams: 4, max_incoming: 4 };
+            let config = Config {
+                side: Side::Agent,
+                epoch: hello.epoch,
+                max_open: 64 * 1024,
+                max_streams: 4,
+                max_flows: 4,
+                max_incoming: 4,
+            };
             let (_opener, mut incoming, pump) = Channel::new(config).into_parts();
             let serve = async {
                 let opened = incoming.recv().await.unwrap();

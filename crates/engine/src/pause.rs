@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_millis(150);
 const FIRST_RETRY: Duration = Duration::from_secs(15);
 const LAST_RETRY: Duration = Duration::from_secs(600);
 /// A sandbox's kernel needs memory to write its memory down, and may be at its limit.
-const HEADROOM: u64 = 256 << 20;
+pub(crate) const HEADROOM: u64 = 256 << 20;
 /// How far above its limit a sandbox stays if it does not get below it again by itself.
 const SLACK: [u64; 3] = [0, 16 << 20, 64 << 20];
 
@@ -73,6 +73,11 @@ impl Standing {
             written
         };
         self.save = Stage::Under(Saving { number, given_up, task: AbortOnDropHandle::new(tokio::spawn(work)) });
+    }
+
+    /// It goes on standing still after something else was left off for: it is written down as before.
+    pub(crate) fn save_again(&mut self) {
+        self.save = Stage::Later(Instant::now());
     }
 
     /// Cancel-safe.

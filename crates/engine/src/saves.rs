@@ -43,7 +43,7 @@ pub(crate) enum SaveError {
     Disk(#[from] BtrfsError),
 }
 
-fn fail(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveError {
+pub(crate) fn fail(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SaveError {
     let path = path.to_owned();
     move |source| SaveError::Io { step, path, source }
 }
@@ -58,6 +58,8 @@ pub(crate) struct Saves {
 pub(crate) struct Newest {
     number: u64,
     pub(crate) saved: Saved,
+    /// The disk that goes with it, which a copy of another sandbox's does not have.
+    pub(crate) disk: PathBuf,
     /// The sandbox's disk is not known to be as it was.
     pub(crate) disk_moved: bool,
 }
@@ -103,6 +105,14 @@ impl Saves {
         self.drop_empty(id)
     }
 
+    /// A copy of a memory of another sandbox, for this one to be woken from. It has no disk beside it, so its sandbox must be
+    /// marked as half made until it runs.
+    pub(crate) fn take_copy(&self, id: SandboxId, number: u64, from: &Path) -> Result<(), SaveError> {
+        let new = self.begin(id, number)?;
+        copy_files(from, &new)?;
+        fs::rename(&new, self.of(id).join(format!("{WHOLE}{number}"))).map_err(fail("rename", &new))
+    }
+
     /// Not to know is an error: a memory is not given up because it cannot be seen just now.
     pub(crate) fn newest(&self, id: SandboxId) -> Result<Option<Newest>, SaveError> {
         let dir = self.of(id);
@@ -119,9 +129,9 @@ impl Saves {
             }
         }
         Ok(newest.map(|(number, disk_moved)| {
-            let used = dir.join(format!("{USED}{number}"));
+            let (used, disk) = (dir.join(format!("{USED}{number}")), dir.join(format!("{DISK}{number}")));
             let dir = if disk_moved { used.clone() } else { dir.join(format!("{WHOLE}{number}")) };
-            Newest { number, saved: Saved { dir, used }, disk_moved }
+            Newest { number, saved: Saved { dir, used }, disk, disk_moved }
         }))
     }
 
@@ -207,8 +217,19 @@ impl Saves {
     }
 }
 
+/// Copies the files of a memory. The copies share their blocks with what they are made from, and nothing else.
+pub(crate) fn copy_files(from: &Path, into: &Path) -> Result<(), SaveError> {
+    for name in names(from)? {
+        let (old, new) = (from.join(&name), into.join(&name));
+        let source = File::open(&old).map_err(fail("open", &old))?;
+        let made = File::options().write(true).create_new(true).open(&new).map_err(fail("make", &new))?;
+        rustix::fs::ioctl_ficlone(&made, &source).map_err(|e| fail("copy to", &new)(e.into()))?;
+    }
+    Ok(())
+}
+
 /// Of a directory that is absent: none.
-fn names(dir: &Path) -> Result<Vec<String>, SaveError> {
+pub(crate) fn names(dir: &Path) -> Result<Vec<String>, SaveError> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(fail("list", dir))?,
@@ -220,11 +241,11 @@ fn names(dir: &Path) -> Result<Vec<String>, SaveError> {
     Ok(names)
 }
 
-fn make(path: &Path) -> Result<(), SaveError> {
+pub(crate) fn make(path: &Path) -> Result<(), SaveError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail("make", path))
 }
 
-fn remove(path: &Path) -> Result<(), SaveError> {
+pub(crate) fn remove(path: &Path) -> Result<(), SaveError> {
     let is_disk = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened.and_then(|opened| btrfs::is_subvolume(&opened)).map_err(fail("open", path))?,
@@ -239,7 +260,7 @@ fn remove(path: &Path) -> Result<(), SaveError> {
     }
 }
 
-fn sync(dir: &Path) -> Result<(), SaveError> {
+pub(crate) fn sync(dir: &Path) -> Result<(), SaveError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(fail("sync", dir))
 }
 

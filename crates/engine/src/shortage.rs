@@ -128,7 +128,7 @@ mod tests {
         group.set_memory_limit(limit + RAISE).unwrap();
         let identity = Identity { hostname: String::new(), generation: 1, max_user_processes: 1, memory_bytes: limit };
         let id = SandboxId::from_untyped_uuid(uuid::Uuid::from_u128(1));
-        let (_link, asker) = Link::new(id, identity, Arc::new(Nobody));
+        let (_link, asker) = Link::new(id, identity, Arc::new(Nobody), Arc::new(crate::NoWayOut));
         let relief = relieve(&group, limit, &asker).await;
         let limit_after = group.memory_limit();
         group.remove(Duration::from_secs(5)).unwrap();

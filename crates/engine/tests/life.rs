@@ -1,8 +1,18 @@
 //! The life of a sandbox on a host that works: start, use, stop, start again, remove.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use runtime_proto::node::{Disk, Node, NodeError};
+use async_trait::async_trait;
+use newtype_uuid::GenericUuid;
+use runtime_model::network::Network;
+use runtime_model::{SandboxId, SnapshotId};
+use runtime_proto::channel::Stream;
+use runtime_proto::egress::{DecisionPage, Egress, EgressError, Rules};
+use runtime_proto::guest::Flow;
+use runtime_proto::node::{Capture, Disk, Node, NodeError, Order};
 
 mod support;
 use support::{Host, create, exec_as, new_id, order, sh, sh_root};
@@ -132,4 +142,118 @@ async fn a_command_costs_the_host_little() {
     println!("exec bash -c true: p50 {:?} min {:?}", times[50], times[0]);
     // Measured at 20 ms; a wait for a timer or a second round trip through a poll loop is ten times that.
     assert!(times[0] < Duration::from_millis(200), "{times:?}");
+}
+
+/// Notes at each call whether anything of the machine was there. Refuses rules of version 7.
+struct Witness {
+    run_dir: PathBuf,
+    armed: Mutex<HashMap<SandboxId, Rules>>,
+    said: Mutex<Vec<String>>,
+}
+
+impl Witness {
+    fn note(&self, what: &str, id: SandboxId) {
+        let there = self.run_dir.join(support::hex(id)).exists();
+        self.said.lock().unwrap().push(format!("{what} {}", if there { "a machine" } else { "nothing" }));
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.said.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Egress for Witness {
+    async fn arm(&self, id: SandboxId, rules: Rules) -> Result<(), EgressError> {
+        self.note("arm", id);
+        if rules.version == 7 {
+            return Err(EgressError::Down("on purpose".to_owned()));
+        }
+        self.armed.lock().unwrap().insert(id, rules);
+        Ok(())
+    }
+
+    async fn disarm(&self, id: SandboxId) {
+        self.armed.lock().unwrap().remove(&id);
+    }
+
+    async fn forget(&self, id: SandboxId) {
+        self.note("forget", id);
+        self.disarm(id).await;
+    }
+
+    fn armed(&self, id: SandboxId) -> Option<Rules> {
+        self.armed.lock().unwrap().get(&id).cloned()
+    }
+
+    fn serve(&self, _: SandboxId, _: Flow, _: Stream) {}
+
+    fn open(&self, _: SandboxId) -> usize {
+        0
+    }
+
+    async fn decisions(&self, _: SandboxId, _: Option<u64>, _: usize) -> DecisionPage {
+        DecisionPage::default()
+    }
+}
+
+#[tokio::test]
+async fn rules_are_armed_before_the_first_instruction() {
+    let host = Host::new();
+    let (run_dir, armed, said) = (host.run_dir().to_owned(), Mutex::default(), Mutex::default());
+    let witness = Arc::new(Witness { run_dir, armed, said });
+    let engine = host.open_with_egress(witness.clone()).await;
+    let ordered = |id, disk, version, network: Network| Order {
+        rules: Rules { version, network: Arc::new(network) },
+        ..order(id, disk)
+    };
+    let id = new_id();
+    engine.start(ordered(id, Disk::New, 1, Network::open())).await.unwrap();
+    assert_eq!(witness.take(), ["arm nothing"]);
+    // Commands know of it from the first one on, and hear of a change.
+    assert_eq!(sh(&engine, id, "echo $https_proxy").await, "http://127.0.0.1:10800");
+    let closed = Rules { version: 2, network: Arc::new(Network::closed()) };
+    engine.set_network(id, closed).await.unwrap();
+    assert_eq!(
+        (witness.take(), sh(&engine, id, "echo $https_proxy").await),
+        (vec!["arm a machine".to_owned()], String::new())
+    );
+    engine.stop(id).await.unwrap();
+    assert_eq!(witness.armed(id), None);
+    // One that does not run is not armed; rules that cannot be armed let nothing start.
+    engine.set_network(id, Rules::closed()).await.unwrap();
+    let refused = engine.start(ordered(id, Disk::Kept, 7, Network::open())).await.unwrap_err();
+    assert!(refused.to_string().contains("on purpose"), "{refused}");
+    assert_eq!(witness.take(), ["arm nothing"]);
+    host.only(&[format!("disk {}", support::hex(id))]).await;
+    engine.start(ordered(id, Disk::Kept, 8, Network::open())).await.unwrap();
+    assert_eq!(witness.take(), ["arm nothing"]);
+
+    // A copy is under its own rules from the start, whatever its source is under and whether it has its memory or not.
+    let [whole, disk] = [1, 2].map(|n| SnapshotId::from_untyped_uuid(uuid::Uuid::from_u128(n)));
+    for (snapshot, memory) in [(whole, true), (disk, false)] {
+        engine.capture(Capture { id, snapshot, memory }).await.unwrap();
+        assert_eq!(witness.armed(id), None, "what stands still needs no rules");
+    }
+    // Refused, it stands still.
+    engine.wake(ordered(id, Disk::Kept, 7, Network::open())).await.unwrap_err();
+    assert_eq!(witness.armed(id), None);
+    engine.wake(ordered(id, Disk::Kept, 9, Network::open())).await.unwrap();
+    assert_eq!((witness.take().len(), witness.armed(id).map(|rules| rules.version)), (2, Some(9)));
+    for snapshot in [whole, disk] {
+        let copy = new_id();
+        let refused = engine.start(ordered(copy, Disk::Snapshot(snapshot), 7, Network::open())).await.unwrap_err();
+        assert!(refused.to_string().contains("on purpose"), "{refused}");
+        engine.start(ordered(copy, Disk::Snapshot(snapshot), 1, Network::closed())).await.unwrap();
+        assert_eq!(witness.take(), ["arm nothing", "arm nothing"]);
+        assert!(!witness.armed(copy).unwrap().network.allows_anything());
+        assert_eq!(sh(&engine, copy, "echo $https_proxy").await, "");
+        engine.remove(copy).await.unwrap();
+        engine.drop_snapshot(snapshot).await.unwrap();
+        assert_eq!(witness.take(), ["forget nothing"]);
+    }
+    assert_eq!(sh(&engine, id, "echo $https_proxy").await, "http://127.0.0.1:10800");
+    engine.remove(id).await.unwrap();
+    assert_eq!(witness.take(), ["forget nothing"]);
+    host.only(&[]).await;
 }

@@ -172,7 +172,8 @@ pub fn enable_simple_quota(dir: impl AsFd) -> Result<(), BtrfsError> {
         .map_err(|e| BtrfsError::new("enable simple quotas on", "the file system (Linux 6.7 or later is needed)", e))
 }
 
-/// Limits the subvolume's own bytes, data and metadata, root inside or not.
+/// Limits the subvolume's own bytes, data and metadata, root inside or not. The change itself is charged to the subvolume
+/// that `dir` is in: never the limited one, which may be full.
 pub fn set_limit(dir: impl AsFd, subvolume: u64, bytes: u64) -> Result<(), BtrfsError> {
     raw::qgroup_limit(dir.as_fd(), subvolume, bytes)
         .map_err(|e| BtrfsError::new("limit subvolume", subvolume.to_string(), e))
@@ -201,7 +202,7 @@ pub fn own_limit(fs: &FsId, subvolume: u64) -> Result<Option<u64>, BtrfsError> {
     read_number(fs, subvolume, "max_exclusive").map(Some)
 }
 
-/// Sets or lifts the limit on what only this subvolume holds; the one of [`set_limit`] stays.
+/// Sets or lifts the limit on what only this subvolume holds; the one of [`set_limit`] stays. `dir` as there.
 pub fn set_own_limit(dir: impl AsFd, subvolume: u64, bytes: Option<u64>) -> Result<(), BtrfsError> {
     raw::qgroup_limit_own(dir.as_fd(), subvolume, bytes)
         .map_err(|e| BtrfsError::new("limit the own bytes of subvolume", subvolume.to_string(), e))

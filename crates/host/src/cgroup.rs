@@ -204,6 +204,21 @@ impl Group {
         }
     }
 
+    /// For [`crate::spawn::Program::groups`]: a program that joins by itself is in from its first instruction, and keeps
+    /// nobody waiting, as moving another process does for a while on a busy host.
+    pub fn doors(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        let name = match &self.layout {
+            Layout::V1 { .. } => "tasks",
+            Layout::V2 { .. } => "cgroup.procs",
+        };
+        let open = |tree: &Path| {
+            let path = self.at(tree).join(name);
+            let file = fs::File::options().write(true).open(&path);
+            file.map(OwnedFd::from).map_err(|source| CgroupError::File { step: "open", path, source })
+        };
+        self.layout.limit_trees().into_iter().map(open).collect()
+    }
+
     pub fn add_process(&self, pid: u32) -> Result<(), CgroupError> {
         for tree in self.layout.limit_trees() {
             write(&self.at(tree).join("cgroup.procs"), &pid.to_string())?;

@@ -15,4 +15,5 @@ pub mod mount;
 pub mod process;
 pub mod reap;
 pub mod spawn;
+pub mod substitute;
 pub mod vsock;

@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::substitute::Substitute;
+
 pub const RLIMIT_NPROC: u32 = libc::RLIMIT_NPROC;
 pub const RLIMIT_NOFILE: u32 = libc::RLIMIT_NOFILE;
 
@@ -53,6 +55,10 @@ pub struct Program<'a> {
     /// Written by the child just before it becomes the program, so that its pid is known even if the program's first
     /// act is to kill its parent.
     pub announce: Option<Announce<'a>>,
+    /// The doors of control groups, through which it goes first of all.
+    pub groups: &'a [OwnedFd],
+    /// One file that it opens is another.
+    pub substitute: Option<&'a Substitute>,
 }
 
 /// Twelve bytes of which the middle four become the pid.
@@ -72,14 +78,16 @@ pub enum Step {
     Identity = 5,
     Directory = 6,
     Exec = 7,
+    Substitute = 8,
+    Groups = 9,
 }
 
 impl Step {
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
-        [Self::Clone, Self::Descriptors, Self::Session, Self::Limits, Self::Identity, Self::Directory, Self::Exec]
-            .into_iter()
-            .find(|step| *step as i32 == number)
+        let first = [Self::Clone, Self::Descriptors, Self::Session, Self::Limits];
+        let last = [Self::Identity, Self::Directory, Self::Exec, Self::Substitute, Self::Groups];
+        first.into_iter().chain(last).find(|step| *step as i32 == number)
     }
 }
 
@@ -104,6 +112,8 @@ struct Child {
     terminal: Option<RawFd>,
     death_signal: Option<i32>,
     announce: Option<(RawFd, [u8; 12])>,
+    groups: Vec<RawFd>,
+    substitute: Option<(libc::sock_fprog, RawFd)>,
     failed: (i32, i32),
 }
 
@@ -130,6 +140,12 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         terminal: program.terminal,
         death_signal: program.parent_death_signal,
         announce: program.announce.map(|announce| (announce.to.as_raw_fd(), announce.message)),
+        groups: program.groups.iter().map(AsRawFd::as_raw_fd).collect(),
+        substitute: program.substitute.map(|wanted| {
+            // The kernel only reads it.
+            let filter = wanted.filter.as_ptr().cast_mut();
+            (libc::sock_fprog { len: wanted.filter.len() as u16, filter }, wanted.socket.as_raw_fd())
+        }),
         failed: (0, 0),
     };
     let mut stack: Vec<u128> = vec![0; STACK / size_of::<u128>()];
@@ -210,6 +226,12 @@ unsafe fn become_program(child: &Child) -> (i32, i32) {
         if let Some(signal) = child.death_signal {
             libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, signal);
         }
+        for door in &child.groups {
+            // Nought is oneself.
+            if libc::syscall(libc::SYS_write, *door, c"0".as_ptr(), 1) < 0 {
+                return (Step::Groups as i32, errno());
+            }
+        }
         // Ignored signals would be inherited by the program. The kernel's own sigaction layout: all zero is "default".
         let default = [0_u64; 4];
         for signal in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGQUIT] {
@@ -260,6 +282,12 @@ unsafe fn become_program(child: &Child) -> (i32, i32) {
                 return (Step::Exec as i32, libc::EPIPE);
             }
         }
+        if let Some((filter, socket)) = &child.substitute {
+            let errno = crate::substitute::install(filter, *socket);
+            if errno != 0 {
+                return (Step::Substitute as i32, errno);
+            }
+        }
         let mut found = libc::ENOENT;
         for &path in &child.paths {
             if path.is_null() {
@@ -303,6 +331,8 @@ mod tests {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: &[],
+            substitute: None,
         })?;
         drop(write);
         let mut out = String::new();
@@ -315,6 +345,33 @@ mod tests {
     fn the_first_path_that_exists_is_run_with_what_was_asked() {
         let out = start(&["/nowhere/sh", "/bin/sh"], &["sh", "-c", "pwd; echo $A; ulimit -c"], Some("/usr"));
         assert_eq!(out.unwrap(), "/usr\nb\n0\n");
+    }
+
+    #[test]
+    fn a_program_goes_through_the_doors_of_its_groups_by_itself() {
+        let door = tempfile::NamedTempFile::new().unwrap();
+        let doors = [OwnedFd::from(door.reopen().unwrap())];
+        let start = |groups: &[OwnedFd]| {
+            spawn(&Program {
+                paths: &[c("/bin/true")],
+                argv: &[c("true")],
+                envp: &[],
+                fds: &[],
+                cwd: None,
+                identity: Some(&Identity { uid: 12_345, gid: 12_345, groups: Vec::new() }),
+                limits: &[],
+                new_session: true,
+                terminal: None,
+                parent_death_signal: None,
+                announce: None,
+                groups,
+                substitute: None,
+            })
+        };
+        crate::reap::wait_for(start(&doors).unwrap()).unwrap();
+        assert_eq!(std::fs::read_to_string(door.path()).unwrap(), "0", "itself, while it still may");
+        let closed = [OwnedFd::from(std::fs::File::open(door.path()).unwrap())];
+        assert_eq!(start(&closed).unwrap_err().step, Step::Groups);
     }
 
     #[test]

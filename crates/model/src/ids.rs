@@ -18,6 +18,8 @@ macro_rules! id {
 }
 
 id!(SandboxKind, SandboxId, "sandbox", "A sandbox. Lower-case with dashes on the wire; 32 hex digits on the host.");
+id!(SnapshotKind, SnapshotId, "snapshot", "A snapshot. Spelt like the id of a sandbox.");
 id!(CredentialKind, CredentialId, "credential", "An API key.");
+id!(SessionKind, SessionId, "session", "A browser's way into one sandbox.");
 id!(PrincipalKind, PrincipalId, "principal", "Who a key acts for.");
 id!(OrgKind, OrgId, "org", "The organization that owns everything on a data directory.");

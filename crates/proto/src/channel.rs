@@ -2,7 +2,8 @@
 //!
 //! Both ends run [`serve`] after the handshake. Either side may open a stream; the opener's first message is exempt from
 //! credit and may be long (cut into several frames), every later message fits one frame and uses credit. A receiver
-//! gives credit back as its owner takes messages, so what waits in memory is at most [`WINDOW`] bytes per stream.
+//! gives credit back as its owner takes messages, so what waits in memory is at most [`WINDOW`] bytes per stream, and
+//! [`FLOW_WINDOW`] on those that the agent opened.
 //!
 //! A stream that is dropped resets its peer. When the pipe ends, every stream ends with [`ChannelError::Closed`]: the
 //! owner re-attaches and asks again, since the agent holds the state.
@@ -19,8 +20,12 @@ use crate::frame::{self, Decoded, FLAG_MORE, Frame, Kind, MAX_PAYLOAD};
 
 /// Bytes a sender may have on the way, per stream and direction.
 pub const WINDOW: usize = 256 * 1024;
-/// Credit is handed back in pieces of at least this size.
-const CREDIT_STEP: usize = 64 * 1024;
+/// The same on streams that the agent opened: there may be many, and each is one connection of a guest.
+pub const FLOW_WINDOW: usize = 64 * 1024;
+/// The longest message on such a stream.
+pub const FLOW_STEP: usize = 16 * 1024;
+/// Credit is handed back in pieces of at least this part of the window.
+const CREDIT_PART: usize = 4;
 /// What a message costs beside its bytes: without it, empty messages would be free and could pile up without end.
 const MESSAGE_COST: usize = 64;
 /// Frames waiting for the pipe.
@@ -50,8 +55,10 @@ pub struct Config {
     pub epoch: u32,
     /// The longest first message accepted from the peer, in bytes.
     pub max_open: usize,
-    /// Streams the peer, and we, may have open.
+    /// Streams that may be open in all.
     pub max_streams: usize,
+    /// Of these, streams that the agent may have opened: the rest stays for the host, whatever a guest does.
+    pub max_flows: usize,
     /// Streams of the peer that may wait to be taken; with none, each is refused at its first frame.
     pub max_incoming: usize,
 }
@@ -91,8 +98,43 @@ struct Shared {
 
 struct Table {
     open: HashMap<u32, StreamState>,
+    /// Of those, how many the agent opened.
+    flows: usize,
     next: u32,
     closed: bool,
+}
+
+impl Table {
+    fn has_room(&self, id: u32, config: &Config) -> bool {
+        self.open.len() < config.max_streams && !(is_flow(id) && self.flows >= config.max_flows)
+    }
+
+    fn insert(&mut self, id: u32, state: StreamState) {
+        if self.open.insert(id, state).is_none() && is_flow(id) {
+            self.flows += 1;
+        }
+    }
+
+    fn remove(&mut self, id: u32) -> Option<StreamState> {
+        let state = self.open.remove(&id)?;
+        if is_flow(id) {
+            self.flows -= 1;
+        }
+        Some(state)
+    }
+}
+
+/// Whether the agent opened it.
+fn is_flow(id: u32) -> bool {
+    id.is_multiple_of(2)
+}
+
+fn window(id: u32) -> usize {
+    if is_flow(id) { FLOW_WINDOW } else { WINDOW }
+}
+
+fn longest(id: u32) -> usize {
+    if is_flow(id) { FLOW_STEP } else { MAX_PAYLOAD }
 }
 
 impl Shared {
@@ -159,7 +201,7 @@ impl Channel {
         let (incoming_tx, incoming) = mpsc::channel(config.max_incoming.max(1));
         let (quiesced, quiesce) = mpsc::channel(1);
         let next = if config.side == Side::Host { 1 } else { 2 };
-        let table = Table { open: HashMap::new(), next, closed: false };
+        let table = Table { open: HashMap::new(), flows: 0, next, closed: false };
         let shared = Arc::new(Shared { streams: Mutex::new(table), outbox, config });
         Self {
             opener: Opener { shared: shared.clone(), quiesced },
@@ -207,6 +249,7 @@ impl Drop for Closing {
             stream.credit.close();
         }
         table.open.clear();
+        table.flows = 0;
     }
 }
 
@@ -306,12 +349,12 @@ fn dispatch(
             {
                 let mut unread = stream.unread.lock().unwrap_or_else(PoisonError::into_inner);
                 *unread += cost(&frame.payload);
-                if *unread > WINDOW {
+                if *unread > window(frame.stream) {
                     return Err("a stream was sent more than its credit");
                 }
             }
             if stream.inbox.send(Inbound::Message(frame.payload)).is_err() {
-                table.open.remove(&frame.stream);
+                table.remove(frame.stream);
             }
             Ok(())
         }
@@ -326,7 +369,7 @@ fn dispatch(
         }
         Kind::Reset => {
             opening.remove(&frame.stream);
-            if let Some(stream) = shared.table().open.remove(&frame.stream) {
+            if let Some(stream) = shared.table().remove(frame.stream) {
                 let _ = stream.inbox.send(Inbound::Reset);
                 stream.credit.close();
             }
@@ -338,7 +381,8 @@ fn dispatch(
             };
             let count = u32::from_le_bytes(bytes) as usize;
             if let Some(stream) = shared.table().open.get(&frame.stream) {
-                if count > WINDOW || stream.credit.available_permits() + count > WINDOW {
+                let window = window(frame.stream);
+                if count > window || stream.credit.available_permits() + count > window {
                     return Err("more credit than was used");
                 }
                 stream.credit.add_permits(count);
@@ -402,7 +446,7 @@ fn open_from_peer(
         if table.open.contains_key(&frame.stream) {
             return Err("a stream was opened twice");
         }
-        if table.open.len() >= shared.config.max_streams {
+        if !table.has_room(frame.stream, &shared.config) {
             drop(table);
             let _ = shared.outbox.try_send(shared.frame(Kind::Reset, frame.stream, Bytes::new()));
             return Ok(());
@@ -422,8 +466,8 @@ fn new_stream(shared: &Arc<Shared>, table: &mut Table, id: u32) -> Stream {
     #[expect(clippy::disallowed_methods, reason = "bounded by credit: each message costs, and an end comes once")]
     let (inbox, receiver) = mpsc::unbounded_channel();
     let unread = Arc::new(Mutex::new(0));
-    let credit = Arc::new(Semaphore::new(WINDOW));
-    table.open.insert(id, StreamState { inbox, ended: false, unread: unread.clone(), credit: credit.clone() });
+    let credit = Arc::new(Semaphore::new(window(id)));
+    table.insert(id, StreamState { inbox, ended: false, unread: unread.clone(), credit: credit.clone() });
     let sender = Sender { id, shared: shared.clone(), credit, ended: Arc::new(AtomicBool::new(false)) };
     Stream { sender, inbox: receiver, unread, taken: 0, got_end: false }
 }
@@ -436,10 +480,10 @@ impl Opener {
             if table.closed {
                 return Err(ChannelError::Closed);
             }
-            if table.open.len() >= self.shared.config.max_streams {
+            let id = table.next;
+            if !table.has_room(id, &self.shared.config) {
                 return Err(ChannelError::TooMany);
             }
-            let id = table.next;
             // Wraps after two billion streams; a number still in use is skipped.
             table.next = table.next.checked_add(2).unwrap_or(if id % 2 == 1 { 1 } else { 2 });
             if table.open.contains_key(&id) {
@@ -474,9 +518,9 @@ impl Opener {
 }
 
 impl Sender {
-    /// Sends one message, waiting for credit. The longest is [`MAX_PAYLOAD`].
+    /// Sends one message, waiting for credit. The longest is [`MAX_PAYLOAD`], [`FLOW_STEP`] where the agent opened.
     pub async fn send(&self, message: Bytes) -> Result<(), ChannelError> {
-        if message.len() > MAX_PAYLOAD {
+        if message.len() > longest(self.id) {
             return Err(ChannelError::TooLong(message.len()));
         }
         let permit = self.credit.acquire_many(cost(&message) as u32).await.map_err(|_| ChannelError::Reset)?;
@@ -540,7 +584,7 @@ impl Stream {
 
     /// Hands back the credit of what was taken before; on the next receive, so that a slow owner slows the sender.
     async fn give_credit(&mut self) {
-        if self.taken < CREDIT_STEP {
+        if self.taken < window(self.sender.id) / CREDIT_PART {
             return;
         }
         let mut payload = BytesMut::with_capacity(4);
@@ -557,7 +601,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let Sender { id, shared, ended, .. } = &self.sender;
-        let known = shared.table().open.remove(id).is_some();
+        let known = shared.table().remove(*id).is_some();
         if known && !(ended.load(Ordering::Acquire) && self.got_end) {
             let frame = shared.frame(Kind::Reset, *id, Bytes::new());
             if let Err(mpsc::error::TrySendError::Full(frame)) = shared.outbox.try_send(frame) {
@@ -576,27 +620,25 @@ mod tests {
     use super::*;
 
     fn config(side: Side) -> Config {
-        Config { side, epoch: 1, max_open: 1 << 20, max_streams: 64, max_incoming: 64 }
+        Config { side, epoch: 1, max_open: 1 << 20, max_streams: 64, max_flows: 8, max_incoming: 64 }
     }
 
     struct Pair {
         host: Opener,
+        agent: Opener,
         agent_in: mpsc::Receiver<Opened>,
-        _host_in: mpsc::Receiver<Opened>,
+        host_in: mpsc::Receiver<Opened>,
     }
 
     fn pair() -> Pair {
         let (a, b) = tokio::io::duplex(32 * 1024);
         let (host, host_in, host_pump) = Channel::new(config(Side::Host)).into_parts();
-        let (_agent, agent_in, agent_pump) = Channel::new(config(Side::Agent)).into_parts();
+        let (agent, agent_in, agent_pump) = Channel::new(config(Side::Agent)).into_parts();
         let (mut ar, mut aw) = tokio::io::split(a);
         let (mut br, mut bw) = tokio::io::split(b);
         tokio::spawn(async move { host_pump.run(&mut ar, &mut aw, &mut BytesMut::new()).await });
-        tokio::spawn(async move {
-            let _agent = _agent;
-            agent_pump.run(&mut br, &mut bw, &mut BytesMut::new()).await
-        });
-        Pair { host, agent_in, _host_in: host_in }
+        tokio::spawn(async move { agent_pump.run(&mut br, &mut bw, &mut BytesMut::new()).await });
+        Pair { host, agent, agent_in, host_in }
     }
 
     #[tokio::test]
@@ -700,6 +742,45 @@ mod tests {
             assert_eq!((refused.kind, refused.stream), (Kind::Reset, stream));
         }
         assert!(incoming.try_recv().is_err());
+    }
+
+    /// However many connections a guest opens, and whatever it sends on them, the host can still ask.
+    #[tokio::test]
+    async fn an_agent_may_open_so_many_streams_and_no_more() {
+        let mut pair = pair();
+        let mut kept = Vec::new();
+        for _ in 0..8 {
+            let ours = pair.agent.open(Bytes::from_static(b"x")).await.unwrap();
+            kept.push((ours, pair.host_in.recv().await.unwrap().stream));
+        }
+        assert_eq!(pair.agent.open(Bytes::new()).await.err(), Some(ChannelError::TooMany));
+        let too_long = kept[0].0.send(Bytes::from(vec![0; FLOW_STEP + 1])).await;
+        assert_eq!(too_long, Err(ChannelError::TooLong(FLOW_STEP + 1)));
+        // Nobody takes what is sent: each stream holds one window of it.
+        let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        for (ours, _) in &kept {
+            let (sender, sent) = (ours.sender(), sent.clone());
+            tokio::spawn(async move {
+                while sender.send(Bytes::from(vec![0; 1000])).await.is_ok() {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        stream_send(&pair.host, &mut pair.agent_in).await;
+        assert!(sent.load(Ordering::Relaxed) <= 8 * FLOW_WINDOW / 1000);
+        // One that goes makes room for one.
+        drop(kept.pop());
+        let next = loop {
+            match pair.agent.open(Bytes::from_static(b"y")).await {
+                Ok(next) => break next,
+                Err(error) => assert_eq!(error, ChannelError::TooMany),
+            }
+            tokio::task::yield_now().await;
+        };
+        let mut peer = pair.host_in.recv().await.unwrap();
+        assert_eq!(peer.first, Bytes::from_static(b"y"));
+        next.send(Bytes::from(vec![7; FLOW_STEP])).await.unwrap();
+        assert_eq!(peer.stream.recv().await.unwrap().unwrap().len(), FLOW_STEP);
     }
 
     #[tokio::test]

@@ -7,12 +7,21 @@
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
+/// The generation of a machine that is to become a template. No sandbox has one this low: whoever is greeted with another
+/// after it is a copy, and forgets what ran before.
+pub const TEMPLATE_GENERATION: u64 = 1;
 /// Bytes of data carried by one [`Chunk`] or [`Input`], so that its message fits one frame.
 pub const DATA_STEP: usize = 48 * 1024;
 /// The longest [`Request`] an agent accepts: argv of 100 × 16 KB, 128 KiB of command and of environment, with room.
 pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
 /// The output an agent holds per process for readers that come back.
 pub const RETAINED_OUTPUT: usize = 1024 * 1024;
+/// The longest [`Call`] a host accepts.
+pub const MAX_CALL: usize = 8 * 1024;
+/// Connections out of a sandbox that may be open at once.
+pub const MAX_FLOWS: usize = 1024;
+/// Where the HTTP proxy listens inside.
+pub const PROXY_PORT: u16 = 10800;
 /// Processes started through the API that may live at once in a sandbox.
 pub const MAX_PROCESSES: usize = 1024;
 /// Bytes of one chunk of an upload; only a file's last is shorter.
@@ -55,6 +64,9 @@ pub struct Hello {
     /// Frames of this attachment carry this number.
     #[prost(uint32, tag = "10")]
     pub epoch: u32,
+    /// Whether there is a way out; absent while the host does not know, and then it is as it was.
+    #[prost(bool, optional, tag = "11")]
+    pub way_out: Option<bool>,
 }
 
 /// Agent to host, answer to a hello.
@@ -69,6 +81,9 @@ pub struct Welcome {
     /// Random per start of the agent: tells a reboot from a reconnect.
     #[prost(string, tag = "4")]
     pub boot: String,
+    /// The agent's wall clock as it answers, in nanoseconds since 1970; 0 if it does not say.
+    #[prost(uint64, tag = "5")]
+    pub time: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -76,7 +91,7 @@ pub struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
-                29, 30, 31"
+                29, 30, 31, 32, 33"
     )]
     pub ask: Option<Ask>,
 }
@@ -164,17 +179,23 @@ pub enum Ask {
     /// finish is the half-close, either way.
     #[prost(message, tag = "27")]
     Connect(Connect),
-    /// Answers `Watch` once changes are seen.
+    /// What commands started from now on are told of the way out. Answers `Done`.
     #[prost(message, tag = "28")]
+    SetNetwork(SetNetwork),
+    /// Bring to the disks what is only in memory yet. Answers `Done` once it is there.
+    #[prost(message, tag = "29")]
+    Sync(Nothing),
+    /// Answers `Watch` once changes are seen.
+    #[prost(message, tag = "30")]
     StartWatch(StartWatch),
     /// Answers one `Watch` for each that goes on.
-    #[prost(message, tag = "29")]
+    #[prost(message, tag = "31")]
     ListWatches(Nothing),
     /// What was seen from a cursor: `WatchRecord`s, at the end `Watch`.
-    #[prost(message, tag = "30")]
+    #[prost(message, tag = "32")]
     FollowWatch(FollowWatch),
     /// Answers `Removed` once it has ended.
-    #[prost(message, tag = "31")]
+    #[prost(message, tag = "33")]
     StopWatch(WatchRef),
 }
 
@@ -441,6 +462,51 @@ pub struct Chmod {
 pub struct Shutdown {
     #[prost(uint64, tag = "1")]
     pub grace_ms: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct SetNetwork {
+    /// There is one: commands get the variables that name the proxy.
+    #[prost(bool, tag = "1")]
+    pub way_out: bool,
+}
+
+/// Agent to host, first on a stream that the agent opened.
+#[derive(Clone, PartialEq, Message)]
+pub struct Call {
+    #[prost(oneof = "Want", tags = "1")]
+    pub want: Option<Want>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Want {
+    /// A connection out. The messages that follow, both ways, are its bytes and nothing else.
+    #[prost(message, tag = "1")]
+    Flow(Flow),
+}
+
+/// What the agent knows of a connection. All of it is the guest's word.
+#[derive(Clone, PartialEq, Message)]
+pub struct Flow {
+    #[prost(enumeration = "Relay", tag = "1")]
+    pub relay: i32,
+    /// The process at its other end; 0 = not found.
+    #[prost(int32, tag = "2")]
+    pub pid: i32,
+    /// That process's own name for itself.
+    #[prost(string, tag = "3")]
+    pub program: String,
+    /// The command of the API in whose tree it runs; empty = none.
+    #[prost(string, tag = "4")]
+    pub process_id: String,
+}
+
+/// Which of the agent's listeners took it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]
+#[repr(i32)]
+pub enum Relay {
+    /// The HTTP proxy: the bytes are a client's talk to a proxy.
+    Proxy = 0,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -919,6 +985,7 @@ macro_rules! decode {
 decode!(decode_request, Request, "request");
 decode!(decode_event, Event, "event");
 decode!(decode_input, Input, "input");
+decode!(decode_call, Call, "call");
 
 pub fn encode(message: &impl Message) -> Bytes {
     Bytes::from(message.encode_to_vec())

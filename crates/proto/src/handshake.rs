@@ -2,7 +2,9 @@
 //!
 //! The host writes enough zeros to complete whatever frame its predecessor left unfinished, then a hello with a fresh
 //! nonce. The agent, once it meets padding, skips to the hello and answers a welcome with the same nonce; the host
-//! throws away everything before it. Nothing is lost by that: the agent holds the state, the channel holds none.
+//! throws away everything before it. A welcome whose clock is late is answered by another hello. Nothing is lost by that: the agent holds the state, the channel holds none.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, BufMut, BytesMut};
 use prost::Message;
@@ -19,6 +21,11 @@ const PADDING: usize = 64 * 1024 + frame::HEADER;
 const MAX_GREETING: usize = 64 * 1024;
 /// Stale output that a host skips before it gives up on finding a welcome.
 const MAX_SKIP: usize = 64 * 1024 * 1024;
+/// A clock that is further behind when the welcome arrives is told the time again. A hello waits in the pipe while a
+/// machine boots, and what it says of the time is then that old.
+const LATE_NS: u64 = 20_000_000;
+/// Greetings of one attachment; what the last leaves is the pace of the pipe, or a guest that does not want to know.
+const MAX_GREETINGS: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -32,8 +39,32 @@ pub enum HandshakeError {
     Version { host_min: u32, host_max: u32, agent: u32 },
 }
 
-/// Host side. Returns the welcome and what was read past it.
+/// Host side. Returns the welcome and what was read past it, once the agent has the time right if it can.
 pub async fn greet<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> Result<(Welcome, BytesMut), HandshakeError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut greeted = greet_once(reader, writer, hello).await?;
+    for again in 1..MAX_GREETINGS {
+        let now = wall_clock_ns();
+        if greeted.0.time == 0 || now.saturating_sub(greeted.0.time) <= LATE_NS {
+            break;
+        }
+        let mut nonce = hello.nonce.to_vec();
+        nonce.iter_mut().take(1).for_each(|byte| *byte = byte.wrapping_add(again as u8));
+        let hello = Hello { nonce: nonce.into(), host_time: now, ..hello.clone() };
+        greeted = greet_once(reader, writer, &hello).await?;
+    }
+    Ok(greeted)
+}
+
+/// Nanoseconds since 1970.
+pub fn wall_clock_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+async fn greet_once<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> Result<(Welcome, BytesMut), HandshakeError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,

@@ -2,10 +2,11 @@
 //! a client and a service of the same trait will carry it.
 
 use async_trait::async_trait;
-use runtime_model::{Reason, SandboxId, Shape};
+use runtime_model::{Reason, SandboxId, Shape, SnapshotId};
 use tokio::sync::broadcast;
 
 use crate::channel::{ChannelError, Stream};
+use crate::egress::{DecisionPage, Rules};
 use crate::guest::{DecodeError, Event, GuestError, Input, Request, Tell, decode_event, encode};
 
 /// What a start needs to know.
@@ -15,6 +16,8 @@ pub struct Order {
     pub shape: Shape,
     pub hostname: String,
     pub disk: Disk,
+    /// Armed before its first instruction.
+    pub rules: Rules,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,33 @@ pub enum Disk {
     New,
     /// The disk this sandbox had when it stopped.
     Kept,
+    /// A copy of what was captured, with its memory if that is in it: then the machine goes on where that one stood. Half
+    /// made ones are replaced as with [`Disk::New`].
+    Snapshot(SnapshotId),
+}
+
+impl Disk {
+    /// Nobody has been promised it before its machine is up.
+    #[must_use]
+    pub fn is_fresh(self) -> bool {
+        matches!(self, Self::New | Self::Snapshot(_))
+    }
+}
+
+/// What is to be kept of a sandbox, under which name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capture {
+    pub id: SandboxId,
+    pub snapshot: SnapshotId,
+    /// Its memory and processes too, not the disk alone.
+    pub memory: bool,
+}
+
+/// A snapshot as it lies on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured {
+    /// What it takes up by itself.
+    pub stored_bytes: u64,
 }
 
 /// A machine as the engine sees it.
@@ -75,6 +105,8 @@ pub enum NodeError {
     /// A paused machine whose memory is lost for good; its disk is there.
     #[error("the memory of that sandbox is gone: {0}")]
     MemoryGone(String),
+    #[error("there is no such snapshot on this host")]
+    SnapshotGone,
     #[error("this host cannot do that: {0}")]
     Unsupported(&'static str),
     #[error("this host has no room: {0}")]
@@ -104,8 +136,27 @@ pub trait Node: Send + Sync + 'static {
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError>;
     /// Ends a machine and removes all that it had. Repeatable.
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError>;
+    /// Keeps what a sandbox is, as a snapshot that does not depend on it. One that runs stands still from then on and is to
+    /// be woken, with the rules that it then has; one that is paused stays so; of one that is stopped there is only the
+    /// disk. Repeatable: a snapshot that is there is not taken again.
+    async fn capture(&self, _capture: Capture) -> Result<Captured, NodeError> {
+        Err(NodeError::Unsupported("take a snapshot"))
+    }
+    /// Removes a snapshot; fine if there is none.
+    async fn drop_snapshot(&self, _id: SnapshotId) -> Result<(), NodeError> {
+        Ok(())
+    }
+    /// Every snapshot that is whole.
+    async fn snapshots(&self) -> Result<Vec<SnapshotId>, NodeError> {
+        Ok(Vec::new())
+    }
     /// New limits for the next start and, where the driver can, for the running machine.
     async fn set_disk_limit(&self, id: SandboxId, disk_mib: u64) -> Result<(), NodeError>;
+    /// Holds a sandbox to these rules; once it returns they hold for every connection, the open ones too. For one that
+    /// does not run there is nothing to do: its start brings its rules. Older rules than those that hold are passed over.
+    async fn set_network(&self, id: SandboxId, rules: Rules) -> Result<(), NodeError>;
+    /// What was decided about its connections, newest first.
+    async fn decisions(&self, id: SandboxId, before: Option<u64>, limit: usize) -> Result<DecisionPage, NodeError>;
     /// Asks the sandbox's agent; waits a moment for a channel that is being attached again.
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError>;
     /// Everything that is here, running or kept.

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use runtime_proto::channel::{Channel, ChannelError, Config, Ended, Side};
 use runtime_proto::frame::{Decoded, Frame, HEADER, Kind, TRAILER, decode};
 use runtime_proto::guest::{Hello, Welcome};
-use runtime_proto::handshake::{await_hello, greet, welcome};
+use runtime_proto::handshake::{await_hello, greet, wall_clock_ns, welcome};
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -23,7 +23,7 @@ fn answer(hello: &Hello) -> Welcome {
 }
 
 fn config(side: Side, epoch: u32) -> Config {
-    Config { side, epoch, max_open: 1 << 20, max_streams: 16, max_incoming: 16 }
+    Config { side, epoch, max_open: 1 << 20, max_streams: 16, max_flows: 8, max_incoming: 16 }
 }
 
 #[tokio::test]
@@ -64,6 +64,38 @@ async fn a_welcome_for_another_nonce_is_skipped() {
     welcome(&mut agent_write, &answer(&hello(2))).await.unwrap();
     let (greeting, _) = greet(&mut host_read, &mut host_write, &hello(2)).await.unwrap();
     assert_eq!(greeting.nonce, hello(2).nonce);
+}
+
+/// How often an agent is greeted whose clock, as it answers a greeting that told `told`, says `clock(told)`.
+async fn greetings(clock: impl Fn(u64) -> u64 + Send + 'static) -> usize {
+    let (host, agent) = tokio::io::duplex(256 * 1024);
+    let (mut host_read, mut host_write) = tokio::io::split(host);
+    let (mut agent_read, mut agent_write) = tokio::io::split(agent);
+    let agent = tokio::spawn(async move {
+        let (mut buf, mut nonces) = (BytesMut::new(), Vec::new());
+        while let Ok(hello) = await_hello(&mut agent_read, &mut buf).await {
+            assert!(!nonces.contains(&hello.nonce), "an old welcome would be taken for this one's");
+            nonces.push(hello.nonce.clone());
+            let answer = Welcome { time: clock(hello.host_time), ..answer(&hello) };
+            welcome(&mut agent_write, &answer).await.unwrap();
+        }
+        nonces.len()
+    });
+    // It waited an hour in the pipe.
+    let hello = Hello { host_time: wall_clock_ns() - 3_600_000_000_000, ..hello(9) };
+    let (greeting, rest) = greet(&mut host_read, &mut host_write, &hello).await.unwrap();
+    assert!(greeting.nonce != hello.nonce || rest.is_empty());
+    drop((host_read, host_write));
+    agent.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_clock_that_is_late_is_told_the_time_again_but_not_for_ever() {
+    assert_eq!(greetings(|told| told).await, 2, "what it was told at first is old");
+    assert_eq!(greetings(|_| wall_clock_ns()).await, 1, "its clock is the host's");
+    assert_eq!(greetings(|_| u64::MAX).await, 1, "it goes ahead as it likes");
+    assert_eq!(greetings(|_| 0).await, 1, "an agent of old does not say");
+    assert_eq!(greetings(|_| 1).await, 3, "it does not want to know");
 }
 
 #[tokio::test]

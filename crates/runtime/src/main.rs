@@ -1,6 +1,7 @@
 //! The one binary: picks the subcommand and wires the rooms together. No logic of its own.
 
 mod doctor;
+mod egress;
 mod keys;
 mod serve;
 mod setup;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next().as_ref().and_then(|word| word.to_str()) {
         Some(runtime_engine::shim::SUBCOMMAND) => return runtime_engine::shim::shim_main(words),
+        Some(runtime_egress::SUBCOMMAND) => return egress::run(words),
         Some("openapi") => return print_api_document(),
         _ => {}
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use runtime_cli::{Answer, GuardsWhen, Listen, ServeArgs};
+use runtime_egress::{Keeper, KeeperOptions, Settings};
 use runtime_engine::prepare::{self, EngineChoice, Lock};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_server::{AppState, Config, Guards, reconcile};
@@ -49,6 +50,7 @@ struct Served {
     server: JoinHandle<()>,
     reconciler: JoinHandle<()>,
     engine: Arc<Engine>,
+    egress: Keeper,
     _lock: Lock,
 }
 
@@ -64,11 +66,18 @@ impl Served {
         let lock = Lock::acquire(&data_dir.join("lock"))
             .with_context(|| format!("another server owns the data directory {}", data_dir.display()))?;
         let host = prepare::open(&data_dir, choice)?;
-        let engine = Arc::new(Engine::open(EngineConfig::new(host, crate::AGENT)?).await?);
+        let egress = Keeper::start(KeeperOptions {
+            // Whatever path it was started by: one without rights may not walk there.
+            program: "/proc/self/exe".into(),
+            settings: Settings { public: args.treat_as_public.clone() },
+            as_nobody: rustix::process::geteuid().is_root(),
+        });
+        let engine = EngineConfig { egress: Arc::new(egress.clone()), ..EngineConfig::new(host, crate::AGENT)? };
+        let engine = Arc::new(Engine::open(engine).await?);
 
         let listener = bind(&args.listen).await?;
         let address = listener.local_addr().context("the listening address")?;
-        let config = config(args.guards, address, descriptors);
+        let config = Config { public_url: args.public_url.clone(), ..config(args.guards, address, descriptors) };
         let app = AppState::open(&data_dir, engine.clone(), config).await?;
 
         let stop = CancellationToken::new();
@@ -81,7 +90,7 @@ impl Served {
             // Whoever started it no longer reads; those who use it do not depend on that line.
             tracing::warn!(%error, url, "the address could not be printed");
         }
-        Ok(Self { signals, stop, app, server, reconciler, engine, _lock: lock })
+        Ok(Self { signals, stop, app, server, reconciler, engine, egress, _lock: lock })
     }
 
     async fn until_told(mut self) -> Result<()> {
@@ -108,6 +117,7 @@ impl Served {
             () = tokio::time::sleep(GRACE * 2) => false,
         };
         self.engine.close().await;
+        self.egress.close().await;
         match ended {
             End::Lost(what, cause) => Err(anyhow!("the {what} has ended, which must keep running: {cause}")),
             End::Told(_) if drained => Ok(()),

@@ -7,15 +7,15 @@
 //! store says that no key has changed, and for a second at most.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use axum::http::Method;
 use runtime_model::{CredentialId, OrgId, PrincipalId};
 
-use crate::AppState;
 use crate::error::{ApiError, Kind};
+use crate::{AppState, sessions};
 
 /// The key behind a request. In the request's extensions once it is known.
 #[derive(Debug, Clone)]
@@ -26,13 +26,19 @@ pub struct Caller {
     pub read_only: bool,
     /// Sees everything of the organization; else only what it made.
     pub account_wide: bool,
+    /// It asks with the token of a session, which reaches one sandbox, not with a key.
+    pub session: Option<Arc<sessions::Access>>,
 }
 
 impl Caller {
     /// Where its idempotency keys live.
     #[must_use]
     pub fn scope(&self) -> String {
-        if self.account_wide { format!("org:{}", self.org) } else { format!("key:{}", self.credential) }
+        match &self.session {
+            Some(access) => format!("session:{}", access.session),
+            None if self.account_wide => format!("org:{}", self.org),
+            None => format!("key:{}", self.credential),
+        }
     }
 
     /// Refuses a change to a key that may only read.
@@ -44,9 +50,11 @@ impl Caller {
         Ok(())
     }
 
+    /// What this key made, with whatever id. A session reaches its sandbox, which [`AppState::reach`] knows, and nothing
+    /// that is asked for in another way.
     #[must_use]
     pub fn reaches(&self, maker: CredentialId) -> bool {
-        self.account_wide || self.credential == maker
+        self.session.is_none() && (self.account_wide || self.credential == maker)
     }
 }
 
@@ -92,6 +100,13 @@ pub(crate) fn hash(key: &str) -> [u8; 32] {
     hash
 }
 
+/// The token of a session, if it is one that is said.
+pub(crate) fn session_token(said: Option<&str>) -> Option<&str> {
+    let (scheme, token) = said?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && token.starts_with(sessions::PREFIX)).then_some(token)
+}
+
 pub(crate) async fn authenticate(app: &AppState, said: Option<&str>) -> Result<Caller, ApiError> {
     let refused = |message: &str| {
         ApiError::new(Kind::Unauthorized, message)
@@ -122,6 +137,7 @@ pub(crate) async fn authenticate(app: &AppState, said: Option<&str>) -> Result<C
         read_only: row.read_only,
         // A key that may only read reads the records of the whole account.
         account_wide: row.account_wide || row.read_only,
+        session: None,
     };
     if let Some(epoch) = epoch {
         app.callers().put(hash, epoch, caller.clone());

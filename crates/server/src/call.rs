@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use axum::http::Method;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use tokio::time::Instant;
@@ -43,6 +44,8 @@ pub struct Call {
     pub path: Arc<str>,
     /// Raw, without `?`.
     pub query: String,
+    /// Host and port as the client named them.
+    pub host: Option<String>,
     pub idempotency_key: Option<String>,
     /// `Prefer: wait=N`, capped.
     pub wait: Option<Duration>,
@@ -78,38 +81,7 @@ impl Call {
         let (parts, body) = request.into_parts();
         let mut call = Self::head(&parts)?;
         call.caller.may(&parts.method)?;
-        let refusal =
-            || ApiError::new(too_long, format!("The body is longer than the {limit} bytes this route takes."));
-        let said = parts.headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        if said.is_some_and(|said| said > limit as u64) {
-            return Err(refusal());
-        }
-        let length = said.unwrap_or(limit as u64);
-        let whole = app.config().body_whole + Duration::from_secs(length / SLOWEST);
-        let until = Instant::now() + whole;
-        let mut chunks = body.into_data_stream();
-        let mut first: Option<Bytes> = None;
-        let mut rest = BytesMut::new();
-        loop {
-            let silent = Instant::now() + app.config().body_timeout;
-            let next = tokio::time::timeout_at(silent.min(until), chunks.next())
-                .await
-                .map_err(|_| ApiError::new(Kind::BodyTimeout, "The body of the request did not arrive in time."))?;
-            let Some(chunk) = next else { break };
-            let chunk = chunk.map_err(|_| ApiError::wrong("body", "ended before its announced length"))?;
-            if first.as_ref().map_or(0, Bytes::len) + rest.len() + chunk.len() > limit {
-                return Err(refusal());
-            }
-            match first {
-                None => first = Some(chunk),
-                Some(_) => rest.extend_from_slice(&chunk),
-            }
-        }
-        call.body = match (first, rest.is_empty()) {
-            (None, _) => Bytes::new(),
-            (Some(only), true) => only,
-            (Some(first), false) => [first, rest.freeze()].concat().into(),
-        };
+        call.body = collect(&parts.headers, body, app, limit, too_long).await?;
         Ok(call)
     }
 
@@ -141,6 +113,7 @@ impl Call {
             method: parts.method.clone(),
             path,
             query: parts.uri.query().unwrap_or_default().to_owned(),
+            host: parts.headers.get("host").and_then(|value| value.to_str().ok()).map(str::to_owned),
             idempotency_key,
             wait: parts.headers.get("prefer").and_then(|value| prefer_wait(value.to_str().ok()?)),
             body: Bytes::new(),
@@ -148,7 +121,48 @@ impl Call {
     }
 }
 
-fn is_idempotency_key(key: &str) -> bool {
+/// A body, whole, within its limit and the time that its length may take.
+pub(crate) async fn collect(
+    headers: &HeaderMap,
+    body: Body,
+    app: &AppState,
+    limit: usize,
+    too_long: Kind,
+) -> Result<Bytes, ApiError> {
+    let refusal = || ApiError::new(too_long, format!("The body is longer than the {limit} bytes this route takes."));
+    let said = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if said.is_some_and(|said| said > limit as u64) {
+        return Err(refusal());
+    }
+    let length = said.unwrap_or(limit as u64);
+    let whole = app.config().body_whole + Duration::from_secs(length / SLOWEST);
+    let until = Instant::now() + whole;
+    let mut chunks = body.into_data_stream();
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    loop {
+        let silent = Instant::now() + app.config().body_timeout;
+        let next = tokio::time::timeout_at(silent.min(until), chunks.next())
+            .await
+            .map_err(|_| ApiError::new(Kind::BodyTimeout, "The body of the request did not arrive in time."))?;
+        let Some(chunk) = next else { break };
+        let chunk = chunk.map_err(|_| ApiError::wrong("body", "ended before its announced length"))?;
+        if first.as_ref().map_or(0, Bytes::len) + rest.len() + chunk.len() > limit {
+            return Err(refusal());
+        }
+        match first {
+            None => first = Some(chunk),
+            Some(_) => rest.extend_from_slice(&chunk),
+        }
+    }
+    Ok(match (first, rest.is_empty()) {
+        (None, _) => Bytes::new(),
+        (Some(only), true) => only,
+        (Some(first), false) => [first, rest.freeze()].concat().into(),
+    })
+}
+
+pub(crate) fn is_idempotency_key(key: &str) -> bool {
     let bytes = key.as_bytes();
     (1..=128).contains(&bytes.len())
         && bytes[0].is_ascii_alphanumeric()

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Where clients reach this server, without a trailing slash; `None`: as each of them did.
+    pub public_url: Option<String>,
     /// The only region there is.
     pub region: String,
     /// Off on a loopback address unless asked for.
@@ -29,6 +31,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            public_url: None,
             region: "us-east".to_owned(),
             guards: None,
             head_timeout: Duration::from_secs(30),

@@ -36,6 +36,7 @@ kinds! {
     InvalidRegion 400 "invalid_region";
     InvalidEnv 400 "invalid_env";
     EnvTooLarge 400 "env_too_large";
+    DiskTooSmall 400 "disk_too_small";
     InvalidArchive 400 "invalid_archive";
     CwdNotFound 400 "cwd_not_found";
     Unauthorized 401 "unauthorized";
@@ -55,6 +56,10 @@ kinds! {
     SandboxNotReady 409 "sandbox_not_ready";
     NotRunning 409 "not_running";
     NotPaused 409 "not_paused";
+    SnapshotFailed 409 "snapshot_failed";
+    SnapshotNotReady 409 "snapshot_not_ready";
+    SnapshotMetadataChanged 409 "snapshot_metadata_changed";
+    ForkFailed 409 "fork_failed";
     DiskGone 409 "disk_gone";
     EngineMismatch 409 "engine_mismatch";
     TimeLimitTooShort 409 "time_limit_too_short";
@@ -297,6 +302,7 @@ impl From<NodeError> for ApiError {
                 Self::new(Kind::DiskGone, "The disk of this sandbox is gone; it cannot start again.")
             }
             NodeError::MemoryGone(_) => Self::fault(Kind::Internal, "waking the sandbox", &error),
+            NodeError::SnapshotGone => Self::new(Kind::SnapshotNotFound, "The snapshot is gone."),
             NodeError::Unsupported(_) => Self::new(Kind::Unavailable, "This host cannot pause sandboxes.")
                 .hint("`runtime doctor` says what the host has; stop the sandbox to keep its disk."),
             NodeError::NoRoom(what) => Self::new(Kind::NoCapacity, format!("The host has no room now: {what}."))

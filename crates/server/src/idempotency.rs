@@ -310,6 +310,8 @@ impl AppState {
         match &row.replay {
             Replay::Body(body) => Ok(mark_replayed(body)),
             Replay::Sandbox(id) => Ok(mark_replayed(&self.last_record(*id).await?)),
+            Replay::Snapshot(id) => Ok(mark_replayed(&self.last_snapshot(*id).await?)),
+            Replay::Fork(ids) => Ok(mark_replayed(&self.forked(ids).await?)),
         }
     }
 

@@ -17,10 +17,13 @@ pub mod guest;
 pub mod http;
 pub mod idempotency;
 pub mod keys;
+mod mcp;
 pub mod reconcile;
 mod routes;
 pub mod sandboxes;
 mod seen_keys;
+pub mod sessions;
+mod snapshots;
 mod state;
 #[cfg(test)]
 mod test_rows;

@@ -128,6 +128,9 @@ impl Reconciler {
         }
         let now = Instant::now();
         if now >= self.next_round {
+            if let Err(error) = self.app.reconcile_snapshots().await {
+                report(&error);
+            }
             match self.compare().await {
                 Ok(()) => self.next_round = now + ROUND,
                 // The node may not be up yet.
@@ -139,7 +142,13 @@ impl Reconciler {
                 None => self.app.nudge(&live),
                 Some(row) => match row.state {
                     State::Starting | State::Stopping | State::Pausing | State::Resuming => self.app.nudge(&live),
-                    State::Running => self.limits(live, row),
+                    // Its driver gave up for the moment.
+                    _ if live.wants_captures() => self.app.nudge(&live),
+                    State::Running => {
+                        // What a former server, or a crash half way, left to be told to the node.
+                        self.app.enforce_soon(&live, &row);
+                        self.limits(live, row);
+                    }
                     State::Stopped | State::Paused => {}
                 },
             }
@@ -357,6 +366,7 @@ impl Reconciler {
         for id in app.store().expired(now).await.map_err(internal("listing sandboxes past their retention"))? {
             self.retire(id).await.unwrap_or_else(|error| report(&error));
         }
+        app.retire_snapshots(now).await?;
         app.sandboxes().shrink();
         Ok(())
     }

@@ -15,18 +15,23 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::call::PublicPath;
 use crate::error::{ApiError, Kind};
 use crate::http::path;
-use crate::{AppState, Caller, account, guest, sandboxes, unbuilt};
+use crate::{AppState, Caller, account, guest, mcp, sandboxes, sessions, snapshots, unbuilt};
 
 const DOCUMENT: &str = "/v1/openapi.json";
 
-/// All of `/v1`, existing or not, but the document.
+/// All of `/v1`, existing or not, but the document; and the same as tools.
 pub(crate) fn needs_key(path: &str) -> bool {
-    (path == "/v1" || path.starts_with("/v1/")) && path != DOCUMENT
+    path == mcp::PATH || (path == "/v1" || path.starts_with("/v1/")) && path != DOCUMENT
 }
 
 /// The documented routes. To add some: a `router()` in their module, a line here.
 fn documented() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(sandboxes::router()).merge(guest::router()).merge(account::router())
+    OpenApiRouter::new()
+        .merge(sandboxes::router())
+        .merge(snapshots::router())
+        .merge(sessions::router())
+        .merge(guest::router())
+        .merge(account::router())
 }
 
 pub(crate) fn router(app: AppState) -> Router {
@@ -38,12 +43,14 @@ pub(crate) fn router(app: AppState) -> Router {
         }
     });
     let (router, _) = documented().split_for_parts();
-    router
+    let api = router
         .route("/health", get(health))
         .route(DOCUMENT, document)
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
-        .with_state(app)
+        .with_state(app.clone());
+    // Beside the API, and a client of it.
+    api.clone().route(mcp::PATH, mcp::route(app, api)).method_not_allowed_fallback(wrong_method)
 }
 
 /// That it serves, and on what: an emulated engine works, and is nothing to run work on.

@@ -18,6 +18,8 @@ use crate::idempotency::Flights;
 use crate::keys::{self, KeyError};
 use crate::sandboxes::Sandboxes;
 use crate::seen_keys::SeenKeys;
+use crate::sessions::Cuts;
+use crate::snapshots::Snapshots;
 
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
@@ -31,7 +33,9 @@ struct Parts {
     flights: Flights,
     seen_keys: SeenKeys,
     callers: KnownCallers,
+    cuts: Cuts,
     sandboxes: Sandboxes,
+    snapshots: Snapshots,
     attachments: Arc<Attachments>,
     /// Work that outlives the connection it came by.
     tasks: TaskTracker,
@@ -75,7 +79,9 @@ impl AppState {
             flights: Flights::default(),
             seen_keys: SeenKeys::new(now_ms()),
             callers: KnownCallers::default(),
+            cuts: Cuts::default(),
             sandboxes: Sandboxes::default(),
+            snapshots: Snapshots::default(),
             attachments: Arc::default(),
             tasks: TaskTracker::new(),
         })))
@@ -116,8 +122,16 @@ impl AppState {
         &self.0.callers
     }
 
+    pub(crate) fn cuts(&self) -> &Cuts {
+        &self.0.cuts
+    }
+
     pub(crate) fn sandboxes(&self) -> &Sandboxes {
         &self.0.sandboxes
+    }
+
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.0.snapshots
     }
 
     pub(crate) fn attachments(&self) -> &Arc<Attachments> {

@@ -1,5 +1,6 @@
 //! A row to start from.
 
+use runtime_model::network::Network;
 use runtime_model::{CredentialId, SandboxId, Shape, State};
 use runtime_store::{Env, OnLimit, Operation, SandboxRow, UserKind};
 
@@ -23,7 +24,9 @@ pub(crate) fn row() -> SandboxRow {
         image: None,
         snapshot: None,
         secrets: None,
-        internet: None,
+        network: Network::open(),
+        network_version: 1,
+        network_updated_at: None,
         engine: "memory".to_owned(),
         state: State::Starting,
         reason: None,

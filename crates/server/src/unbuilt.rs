@@ -43,7 +43,6 @@ const PRODUCTS: &[(&str, Kind, &str)] = &[
     ("referrals", Kind::Unavailable, "Referrals"),
     ("reservations", Kind::Unavailable, "Reservations"),
     ("secrets", Kind::Unavailable, "Job secrets"),
-    ("snapshots", Kind::Unavailable, "Snapshots"),
     ("sso", Kind::Unavailable, "Single sign-on"),
     ("support", Kind::Unavailable, "Support"),
     ("switching", Kind::Unavailable, "Switching"),
@@ -57,8 +56,6 @@ const PRODUCTS: &[(&str, Kind, &str)] = &[
 
 /// The verb, or the words, after a sandbox's id. Longer ones first where one starts with another.
 const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
-    (":fork", Kind::ForkUnavailable, "Forking"),
-    (":snapshot", Kind::Unavailable, "Snapshots"),
     (":switch-image", Kind::SwitchImageUnavailable, "Switching images"),
     (":resize", Kind::ResizeUnavailable, "Resizing"),
     ("/browser", Kind::Unavailable, "The browser"),
@@ -70,10 +67,7 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/mcp", Kind::Unavailable, "MCP"),
     ("/metrics", Kind::Unavailable, "Metrics"),
     ("/mounts", Kind::Unavailable, "Bucket mounts"),
-    ("/network-log", Kind::NetworkUnavailable, "The network log"),
-    ("/network", Kind::NetworkRulesUnavailable, "Network rules"),
     ("/previews", Kind::PreviewsUnavailable, "Previews"),
-    ("/sessions", Kind::Unavailable, "Sessions"),
     ("/tailscale", Kind::NetworkUnavailable, "Tailscale"),
 ];
 

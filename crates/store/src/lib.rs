@@ -8,12 +8,13 @@ mod rows;
 mod sqlite;
 
 pub use rows::{
-    CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, UserKind,
+    CredentialRow, DeletedRow, Env, FoundSession, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow,
+    SessionRow, SnapshotFilter, SnapshotRow, SnapshotState, UserKind,
 };
 pub use sqlite::SqliteStore;
 
 use async_trait::async_trait;
-use runtime_model::{CredentialId, SandboxId};
+use runtime_model::{CredentialId, SandboxId, SessionId, SnapshotId};
 
 /// What the bodies of remembered answers may take in all. Beyond it the oldest are forgotten before their time.
 pub const REMEMBERED_BYTES: u64 = 256 * 1024 * 1024;
@@ -88,6 +89,9 @@ pub trait Store: Send + Sync + 'static {
     async fn sweep(&self, now_ms: i64, deleted_before_ms: i64) -> Result<(), StoreError>;
 
     async fn create_sandbox(&self, row: SandboxRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
+    /// Creates all or none of them.
+    async fn create_sandboxes(&self, rows: Vec<SandboxRow>, key: Option<IdempotencyRow>)
+    -> Result<Outcome, StoreError>;
     /// Undoes a create that found no room: the row, its name and its key.
     async fn uncreate_sandbox(&self, id: SandboxId, key: Option<(String, String)>) -> Result<(), StoreError>;
     async fn sandbox(&self, id: SandboxId) -> Result<Option<SandboxRow>, StoreError>;
@@ -108,6 +112,31 @@ pub trait Store: Send + Sync + 'static {
     async fn sandbox_ids(&self) -> Result<Vec<SandboxId>, StoreError>;
     /// Oldest first; at most `filter.limit` rows.
     async fn list(&self, filter: ListFilter) -> Result<Vec<SandboxRow>, StoreError>;
+    async fn create_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
+    async fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>, StoreError>;
+    /// Writes the row if the stored one has generation `row.generation - 1`.
+    async fn save_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError>;
+    /// Oldest first; at most `filter.limit` rows.
+    async fn snapshots(&self, filter: SnapshotFilter) -> Result<Vec<SnapshotRow>, StoreError>;
+    /// Those that are being captured, being deleted, or made for a fork and not gone; a row that does not read is logged
+    /// and left out.
+    async fn unfinished_snapshots(&self) -> Result<Vec<SnapshotRow>, StoreError>;
+    /// Ready and failed ones past their time.
+    async fn expired_snapshots(&self, now_ms: i64) -> Result<Vec<SnapshotId>, StoreError>;
+    /// Refused with [`Outcome::Moved`] where the sandbox has `most` that have not ended.
+    async fn create_session(
+        &self,
+        row: SessionRow,
+        key: Option<IdempotencyRow>,
+        most: u32,
+    ) -> Result<Outcome, StoreError>;
+    async fn session_by_hash(&self, hash: [u8; 32]) -> Result<Option<FoundSession>, StoreError>;
+    /// Of this sandbox and no other.
+    async fn session(&self, sandbox: SandboxId, id: SessionId) -> Result<Option<SessionRow>, StoreError>;
+    /// Those of a sandbox that end after `ended_after_ms`, newest first.
+    async fn sessions(&self, sandbox: SandboxId, ended_after_ms: i64) -> Result<Vec<SessionRow>, StoreError>;
+    /// False if the sandbox has none of that id, or it has ended.
+    async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError>;
     /// Last activity, written without waiting for the disk.
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError>;
 }

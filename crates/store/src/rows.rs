@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, Shape, State};
+use runtime_model::network::Network;
+use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, SessionId, Shape, SnapshotId, State};
 
 /// Times are milliseconds since the Unix epoch.
 #[derive(Debug, Clone)]
@@ -18,6 +19,32 @@ pub struct CredentialRow {
     pub account_wide: bool,
     pub created_at: i64,
     pub revoked_at: Option<i64>,
+}
+
+/// A browser's way into one sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRow {
+    pub id: SessionId,
+    pub sandbox: SandboxId,
+    /// The key that made it: revoked, it ends the session.
+    pub credential: CredentialId,
+    pub name: Option<String>,
+    /// Exact origins whose pages may use it.
+    pub origins: Vec<String>,
+    pub hash: [u8; 32],
+    pub created_at: i64,
+    pub expires_at: i64,
+    pub revoked_at: Option<i64>,
+}
+
+/// A session under its token's hash, ended or not.
+#[derive(Debug, Clone)]
+pub struct FoundSession {
+    pub session: SessionRow,
+    /// For whom the key that made it acts.
+    pub principal: PrincipalId,
+    /// That key was revoked.
+    pub orphan: bool,
 }
 
 /// Variables of a sandbox. Values are secrets: never printed, never answered.
@@ -80,30 +107,37 @@ impl OnLimit {
 pub enum Operation {
     /// The first start, with a fresh disk.
     StartNew,
+    /// The first start, as a copy of a snapshot.
+    StartCopy,
     /// A start with the disk kept.
     StartKept,
     Stop,
     Pause,
     Wake,
+    /// It stands still for a snapshot and goes on after it.
+    Capture,
 }
 
 impl Operation {
+    const ALL: [Self; 7] =
+        [Self::StartNew, Self::StartCopy, Self::StartKept, Self::Stop, Self::Pause, Self::Wake, Self::Capture];
+
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::StartNew => "start_new",
+            Self::StartCopy => "start_copy",
             Self::StartKept => "start_kept",
             Self::Stop => "stop",
             Self::Pause => "pause",
             Self::Wake => "wake",
+            Self::Capture => "capture",
         }
     }
 
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::StartNew, Self::StartKept, Self::Stop, Self::Pause, Self::Wake]
-            .into_iter()
-            .find(|value| value.as_str() == text)
+        Self::ALL.into_iter().find(|value| value.as_str() == text)
     }
 }
 
@@ -131,8 +165,12 @@ pub struct SandboxRow {
     pub snapshot: Option<String>,
     /// Egress secrets it may use; `None` = all.
     pub secrets: Option<Vec<String>>,
-    /// `None` = the default.
-    pub internet: Option<bool>,
+    /// What it may reach.
+    pub network: Network,
+    /// Raised by one at every change of `network`.
+    pub network_version: u64,
+    /// `None` = never changed.
+    pub network_updated_at: Option<i64>,
     /// Which driver runs it: a sandbox keeps its engine.
     pub engine: String,
     pub state: State,
@@ -169,6 +207,10 @@ pub enum Replay {
     Body(Vec<u8>),
     /// The current record of this sandbox.
     Sandbox(SandboxId),
+    /// The current record of this snapshot.
+    Snapshot(SnapshotId),
+    /// What became of these, which a fork has made.
+    Fork(Vec<SandboxId>),
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -214,5 +256,82 @@ pub struct ListFilter {
     pub include_gone: bool,
     /// Created after this (time, id).
     pub after: Option<(i64, SandboxId)>,
+    pub limit: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotState {
+    Capturing,
+    Ready,
+    Failed,
+    /// Gone for everybody; what it has on its host is still to be removed.
+    Deleting,
+    Deleted,
+}
+
+impl SnapshotState {
+    pub const ALL: [Self; 5] = [Self::Capturing, Self::Ready, Self::Failed, Self::Deleting, Self::Deleted];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capturing => "capturing",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Deleting => "deleting",
+            Self::Deleted => "deleted",
+        }
+    }
+
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    #[must_use]
+    pub fn is_gone(self) -> bool {
+        matches!(self, Self::Deleting | Self::Deleted)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SnapshotRow {
+    pub id: SnapshotId,
+    /// Raised by one at every change.
+    pub generation: i64,
+    /// The key that made it.
+    pub credential: CredentialId,
+    pub source: SandboxId,
+    /// With memory and processes, not the disk alone.
+    pub memory: bool,
+    /// Made for a fork alone: not shown, and removed after it.
+    pub passing: bool,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// That of its source.
+    pub shape: Shape,
+    pub cpu_reserved: bool,
+    pub engine: String,
+    pub state: SnapshotState,
+    /// Why it failed, as its owner may read it.
+    pub error: Option<String>,
+    pub retention_days: Option<u32>,
+    pub stored_bytes: Option<i64>,
+    pub created_at: i64,
+    pub ready_at: Option<i64>,
+    pub expires_at: i64,
+    pub deleted_at: Option<i64>,
+}
+
+/// Of those that are shown and not gone.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotFilter {
+    /// Only what this key made.
+    pub credential: Option<CredentialId>,
+    pub source: Option<SandboxId>,
+    pub name: Option<String>,
+    pub state: Option<SnapshotState>,
+    /// Created after this (time, id).
+    pub after: Option<(i64, SnapshotId)>,
     pub limit: u32,
 }

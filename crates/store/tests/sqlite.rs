@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use runtime_model::network::Network;
 use runtime_model::{CredentialId, PrincipalId, Reason, SandboxId, Shape, State};
 use runtime_store::{
     CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Outcome, Replay, SandboxRow,
@@ -29,7 +30,9 @@ fn row(name: Option<&str>) -> SandboxRow {
         image: Some("i".to_owned()),
         snapshot: Some("s".to_owned()),
         secrets: Some(vec!["x".to_owned()]),
-        internet: Some(false),
+        network: Network { allow: vec!["*.example.com".parse().unwrap()], ..Network::open() },
+        network_version: 3,
+        network_updated_at: Some(5),
         engine: "gvisor".to_owned(),
         state: State::Starting,
         reason: None,

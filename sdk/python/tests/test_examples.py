@@ -22,6 +22,7 @@ from withruntime import Runtime, RuntimeError
 from .conftest import Server
 
 EXAMPLES = Path(os.environ.get("RUNTIME_EXAMPLES") or Path(__file__).resolve().parents[4] / "shared" / "examples")
+PATTERNS = sorted((Path(__file__).resolve().parents[3] / "examples" / "python").glob("*.py"))
 README = Path(__file__).resolve().parents[1] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
@@ -98,3 +99,16 @@ def test_the_readme_runs(server: Server, tmp_path: Path, number: int) -> None:
     printed = run(program, server)
     expected = ("0 45\n", "True still here", "1\n2\n3\nhello\n", "stdout one", "'stdout': 'hi\\n'")[number]
     assert expected in printed
+
+
+def test_there_are_patterns() -> None:
+    assert len(PATTERNS) >= 3
+
+
+@pytest.mark.parametrize("program", PATTERNS, ids=[path.stem for path in PATTERNS])
+def test_a_pattern_prints_what_it_says(server: Server, runtime: Runtime, tmp_path: Path, program: Path) -> None:
+    told = ast.get_docstring(ast.parse(program.read_text())) or ""
+    wanted = "".join(f"{line[4:]}\n" for line in told.splitlines() if line.startswith("    "))
+    before = {one.id for one in runtime.sandboxes.list()}
+    assert run(Path(shutil.copy(program, tmp_path)), server) == wanted
+    assert {one.id for one in runtime.sandboxes.list()} == before, "a program cleans up after itself"

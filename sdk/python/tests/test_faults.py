@@ -51,6 +51,22 @@ def test_one_command_runs_once_and_its_output_is_whole(server: Server, box: Any,
 
 
 @both
+@pytest.mark.parametrize("fault", ALL)
+def test_one_process_is_started_and_one_pause_is_made(server: Server, box: Any, form: str, fault: str) -> None:
+    async def run(client: Any) -> None:
+        same = await settle(client.sandboxes.get(box.id))
+        started = await settle(same.spawn(["sleep", "600"]))
+        await settle(same.pause())
+        await settle(same.wake())
+        assert [one["id"] for one in await settle(same.processes()) if one["state"] == "running"] == [started.id]
+
+    plan = first(fault, lambda request: request.target.endswith(("/processes", ":pause", ":wake")), 3)
+    with FaultyNetwork(server.url, plan) as network:
+        drive(form, network.url, run, api_key=server.key)
+        assert network.done(fault) == 3
+
+
+@both
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_stream_that_is_cut_again_and_again_comes_whole(server: Server, box: Any, form: str, times: int) -> None:
     command = "echo x >> once; for i in $(seq 1 60); do echo line $i; sleep 0.01; done; exit 7"

@@ -17,6 +17,16 @@ const code = Buffer.concat(
 );
 console.log(`size: ${code.length} bytes of code, ${gzipSync(code).length} compressed`);
 
+// As a bundler ships it in a program that uses all of the package.
+const { build } = await import("vite");
+const bundle = await build({
+  logLevel: "silent",
+  configFile: false,
+  build: { write: false, minify: true, lib: { entry, formats: ["es"] } },
+});
+const shipped = Buffer.from([bundle].flat().flatMap(({ output }) => output)[0].code);
+console.log(`bundle: ${shipped.length} bytes minified, ${gzipSync(shipped).length} compressed`);
+
 const importing = `const t = performance.now(); await import(${JSON.stringify(entry)}); console.log(performance.now() - t)`;
 const imports = Array.from({ length: 15 }, () =>
   Number(execFileSync(process.execPath, ["--input-type=module", "-e", importing], { encoding: "utf8" })),

@@ -83,10 +83,7 @@ def an_empty_body_is_an_empty_object():
 # "not here", and never that the thing was not found.
 def not_built_calls():
     s = rt.sandboxes.create(vcpu=1, memory_mib=512)
-    yield "snapshot", lambda: rt.request("POST", f"/v1/sandboxes/{s.id}:snapshot", body={})
-    yield "fork", lambda: s.fork()
     yield "switch_image", lambda: s.switch_image("python")
-    yield "snapshots", lambda: rt.snapshots.list().to_list()
     yield "usage", lambda: rt.usage()
     yield "usage_requests", lambda: rt.usage_requests()
     yield "usage_export", lambda: rt.usage_export("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
@@ -118,10 +115,8 @@ def not_built_calls():
     yield "desktop", lambda: rt.request("POST", f"/v1/sandboxes/{s.id}/desktop:start", body={})
     yield "browser", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/browser")
     yield "mcp of a sandbox", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/mcp")
-    yield "network rules", lambda: rt.request("PUT", f"/v1/sandboxes/{s.id}/network", body={"internet": True})
     yield "watches", lambda: s.files.watches.list()
     yield "file links", lambda: s.files.download_url("/workspace/a")
-    yield "internet", lambda: rt.sandboxes.create(network={"internet": True})
     yield "volumes of a create", lambda: rt.sandboxes.create(
         volumes=[{"volume_id": str(uuid.uuid4()), "path": "/workspace/v"}])
 

@@ -3,7 +3,8 @@
 import threading
 import time
 
-from support import box, check, eventually, host, main, raw, rt
+from support import box, check, eventually, host, main, raw, rt, saved
+from support import events as stream
 
 
 def start(s, **body):
@@ -12,6 +13,11 @@ def start(s, **body):
 
 def events(s, watch, cursor, wait=8000):
     return raw("GET", f"/v1/sandboxes/{s.id}/files/watches/{watch}/events?cursor={cursor}&waitMs={wait}").ok()
+
+
+def lines(s, watch, cursor):
+    path = f"/v1/sandboxes/{s.id}/files/watches/{watch}/events?cursor={cursor}&follow=true"
+    return stream(path, method="GET")
 
 
 def until(s, watch, cursor, wanted):
@@ -98,17 +104,33 @@ def a_watch_survives_a_pause_and_never_wakes():
     watch = start(s, recursive=True, timeoutMs=0)["id"]
     s.exec(": > before", check=True)
     seen, cursor = until(s, watch, 0, "/workspace/before")
-    s.pause()
-    poll = events(s, watch, cursor)
-    assert poll["notices"] == [{"k": "paused", "cursor": cursor}] and poll["nextCursor"] == cursor, poll
-    raw("GET", f"/v1/sandboxes/{s.id}/files/watches").refused(409, "sandbox_paused")
-    assert rt.sandboxes.get(s.id).state == "paused", "reading wakes nothing"
-    s.wake()
-    s.exec(": > after", check=True)
-    seen, cursor = until(s, watch, cursor, "/workspace/after")
-    assert short(seen) == ["create /workspace/after"], seen
+    heard = []
+    follower = threading.Thread(target=lambda: heard.extend(lines(s, watch, cursor)), daemon=True)
+    follower.start()
+    for name in ("after", "later"):
+        s.pause()
+        if name == "later":
+            saved(s)
+        poll = events(s, watch, cursor)
+        assert poll["notices"] == [{"k": "paused", "cursor": cursor}] and poll["nextCursor"] == cursor, poll
+        raw("GET", f"/v1/sandboxes/{s.id}/files/watches").refused(409, "sandbox_paused")
+        assert rt.sandboxes.get(s.id).state == "paused", "reading wakes nothing"
+        s.wake()
+        s.exec(f"mkdir {name}; : > {name}/f", check=True)
+        seen, cursor = until(s, watch, cursor, f"/workspace/{name}/f")
+        assert short(seen) == [f"create /workspace/{name}/", f"create /workspace/{name}/f"], seen
     # And from the start: what came before the pause is held.
-    assert short(until(s, watch, 0, "/workspace/after")[0])[0] == "create /workspace/before"
+    assert short(until(s, watch, 0, "/workspace/later/f")[0])[0] == "create /workspace/before"
+    assert raw("DELETE", f"/v1/sandboxes/{s.id}/files/watches/{watch}").ok() == {"stopped": True}
+    # One who followed heard all of it, the pauses too.
+    follower.join(30)
+    kinds = [line["k"] for line in heard]
+    assert kinds.count("paused") == 2 and kinds[-1] == "end", heard
+    told = [event for line in heard if line["k"] == "events" for event in line["events"]]
+    assert short(told) == [f"create /workspace/{path}" for path in ("after/", "after/f", "later/", "later/f")], heard
+    s.stop()
+    s.restart()
+    raw("GET", f"/v1/sandboxes/{s.id}/files/watches/{watch}/events").refused(404, "not_found")
 
 
 @check

@@ -85,6 +85,26 @@ fn the_life_of_a_sandbox() {
 }
 
 #[test]
+fn snapshots_and_forks() {
+    let stack = Stack::start();
+    let name = unique("cli");
+    said(&stack, &["sandboxes", "create", "--name", &name, "--vcpu", "1", "--memory", "512"]);
+    said(&stack, &["sandboxes", "exec", &name, "--", "echo kept > /tmp/kept"]);
+    let taken = said(&stack, &["sandboxes", "snapshot", &name, "--name", "ready", "--retention", "7"]);
+    let taken = taken.trim();
+    assert!(said(&stack, &["snapshots", "ls", "--sandbox", &name]).contains(taken));
+    assert!(said(&stack, &["snapshot", "get", "ready"]).contains("memory"));
+    let copy = said(&stack, &["sandboxes", "create", "--snapshot", taken]);
+    assert_eq!(said(&stack, &["sandboxes", "exec", copy.trim(), "--", "cat /tmp/kept"]), "kept\n");
+    let copies = said(&stack, &["sandboxes", "fork", &name, "--count", "2", "--name", &format!("{name}-copy")]);
+    assert_eq!(copies.lines().count(), 2, "{copies}");
+    assert_eq!(said(&stack, &["sandboxes", "exec", &format!("{name}-copy-1"), "--", "cat /tmp/kept"]), "kept\n");
+    assert!(said(&stack, &["snapshots", "extend", "ready", "30"]).contains("until"));
+    said(&stack, &["snapshots", "rm", "ready"]);
+    assert_eq!(said(&stack, &["snapshots", "ls", "--json"]).trim(), "[]");
+}
+
+#[test]
 fn exit_codes_are_those_of_the_command() {
     let stack = Stack::start();
     let id = said(&stack, &["sandboxes", "create", "--vcpu", "1", "--memory", "512"]);

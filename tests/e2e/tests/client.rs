@@ -70,6 +70,21 @@ checks! {
         one_that_cannot_be_written_down_stays_in_memory_and_wakes
         what_pauses_by_itself
         many_pause_and_wake_at_once;
+    snapshot:
+        a_disk_is_kept_while_its_source_goes_on
+        memory_and_processes_go_on_in_a_copy
+        of_one_that_is_paused_or_stopped
+        they_are_found_changed_and_deleted
+        a_repeated_snapshot_is_taken_once
+        a_command_goes_on_through_a_snapshot
+        one_of_a_full_disk_is_whole
+        it_outlives_the_server_and_its_source;
+    fork:
+        each_copy_is_somebody_of_its_own
+        one_copy_without_a_count_and_what_can_be_said
+        a_paused_one_stays_paused
+        a_repeated_fork_is_made_once
+        a_running_command_is_in_every_copy;
     commands:
         a_shell_command_and_its_result
         an_argv_sees_no_shell
@@ -178,6 +193,13 @@ checks! {
         a_client_rides_through_a_crash_of_the_server
         a_stream_rides_through_a_crash_of_the_server
         a_process_and_its_output_survive_a_crash_of_the_server;
+    network:
+        a_sandbox_that_says_nothing_is_open
+        rules_of_a_create_are_read_back
+        set_replaces_everything
+        off_and_on
+        wrong_rules_are_named
+        decisions_are_listed;
     asynchronous:
         every_call_ends
         lifecycle_and_lists

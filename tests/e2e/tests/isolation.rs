@@ -125,9 +125,9 @@ fn a_base_image_is_no_way_from_one_sandbox_to_the_next() {
 }
 
 #[test]
-fn there_is_no_network() {
+fn without_internet_there_is_no_network() {
     let stack = Stack::start();
-    let machine = stack.api().small();
+    let machine = stack.api().create(&json!({"vcpu": 1, "memoryMiB": 512, "network": {"internet": false}}));
     // A listener on the host, on every address it has.
     let listener = std::net::TcpListener::bind("0.0.0.0:0").expect("a port of the host");
     let port = listener.local_addr().expect("its address").port();

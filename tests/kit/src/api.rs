@@ -68,6 +68,11 @@ impl Api {
         self.call("PUT", path, &[], Some(("application/octet-stream", body)))
     }
 
+    #[track_caller]
+    pub fn put_json(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path, &[], Some(("application/json", body.to_string().as_bytes())))
+    }
+
     /// # Panics
     /// When there is no answer, or one that breaks the rules of framing.
     #[track_caller]

@@ -107,7 +107,14 @@ fn spellings(ids: &[String]) -> Vec<String> {
 
 /// Processes of the sandboxes of a data directory, its server among them.
 pub(crate) fn helpers(places: &Places) -> Vec<Process> {
-    holders(&[&places.data, &places.run])
+    let mut found = holders(&[&places.data, &places.run]);
+    found.retain(|process| !is_egress(process));
+    found
+}
+
+/// The server's egress program lives and dies with the server, and is no sandbox's.
+pub(crate) fn is_egress(process: &Process) -> bool {
+    process.command.split(' ').nth(1) == Some("egress")
 }
 
 fn processes_of(ids: &[String]) -> Vec<Process> {

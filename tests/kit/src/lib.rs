@@ -3,7 +3,7 @@
 //! [`Stack`] starts the real `runtime serve` on a data directory of its own inside the machine's disk pool, and takes
 //! everything away again: the server, the helpers of its sandboxes, their mounts, cgroups and subvolumes. [`Api`] speaks
 //! HTTP over a bare socket, so that a test decides what goes over the wire, and checks the framing of every answer.
-//! [`leaks`] counts what a host holds for a data directory. [`client`] drives the public Python client, unmodified.
+//! [`world`] is a small internet of our own. [`leaks`] counts what a host holds for a data directory. [`client`] drives the public Python client, unmodified.
 //!
 //! Everything here panics with the step and the object: a test that cannot go on has failed.
 
@@ -19,6 +19,7 @@ mod process;
 mod program;
 mod stack;
 mod sweep;
+pub mod world;
 
 pub use api::{Api, Machine};
 pub use dice::Dice;
@@ -29,6 +30,7 @@ pub use process::{Process, alive, memory_peak_kib, processes, reset_memory_peak,
 pub use program::program;
 pub use rustix::process::Signal;
 pub use stack::{Stack, StackOptions};
+pub use world::World;
 
 /// A name that no other test uses.
 #[must_use]

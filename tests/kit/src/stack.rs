@@ -26,6 +26,8 @@ pub struct StackOptions {
     pub args: Vec<String>,
     /// Further variables for the server.
     pub env: Vec<(String, String)>,
+    /// What it is started by: a program that becomes it, and its arguments.
+    pub wrap: Vec<String>,
 }
 
 /// A server that runs, and its data directory.
@@ -91,7 +93,9 @@ impl Stack {
     fn spawn(&self) -> Result<Child> {
         let path = self.log_path();
         let log = File::options().create(true).append(true).open(&path).context("open the server's log")?;
-        Command::new(&self.program)
+        let mut words = self.options.wrap.iter().map(std::ffi::OsStr::new).chain([self.program.as_os_str()]);
+        Command::new(words.next().context("a program")?)
+            .args(words)
             .args(["serve", "--listen", &self.address.to_string(), "--data-dir"])
             .arg(&self.places.data)
             .args(&self.options.args)
@@ -159,6 +163,14 @@ impl Stack {
         i32::try_from(server.id()).expect("a process id")
     }
 
+    /// The process that carries its sandboxes' connections out.
+    #[must_use]
+    pub fn egress_pid(&self) -> Option<i32> {
+        let server = self.server_pid();
+        let children = crate::processes().into_iter().filter(|process| process.parent == server);
+        children.into_iter().find(leaks::is_egress).map(|process| process.pid)
+    }
+
     /// What the host holds for it now.
     #[must_use]
     pub fn snapshot(&self) -> leaks::Snapshot {
@@ -195,6 +207,11 @@ impl Stack {
         let status =
             poll::until("the server ends after SIGTERM", DOWN, || server.try_wait().expect("wait for the server"));
         assert!(status.success(), "the server ended with {status} after SIGTERM:\n{}", tail(&self.log()));
+    }
+
+    /// Further arguments from the next start on.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.options.args = args;
     }
 
     /// Starts the server again on the same data directory and port.

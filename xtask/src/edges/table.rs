@@ -34,5 +34,6 @@ pub(crate) const UNSAFE: &str = "host";
 pub(crate) const RESERVED: &[(&str, &[&str], &str)] = &[
     ("sqlx", &["store"], "only store speaks SQL"),
     ("rustls", &["service", "egress"], "TLS configurations are built in one place, so that their policy is one"),
+    ("rmcp", &["server"], "it follows a protocol that moves: one module speaks it"),
     ("anyhow", &["cli", "runtime"], "a room's errors are types that name step, object and cause"),
 ];

@@ -337,7 +337,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
     if argv[0].is_empty() {
         return Err(invalid("the program has no name"));
     }
-    let env = environment(user, &command.env, wish.pty.is_some());
+    let env = environment(user, agent.way_out.variables(), &command.env, wish.pty.is_some());
     if env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
         return Err(invalid("a variable's name is empty or holds '='"));
     }
@@ -380,8 +380,8 @@ pub(crate) fn candidates(name: &[u8], path: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The guest's own variables, then the caller's; a later one replaces an earlier.
-fn environment(user: User, extra: &[EnvVar], terminal: bool) -> Vec<(String, String)> {
+/// The guest's own variables, those of the way out, then the caller's; a later one replaces an earlier.
+fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar], terminal: bool) -> Vec<(String, String)> {
     let (name, home) = match user {
         User::Sandbox => (SANDBOX_NAME, HOME),
         User::Root => ("root", "/root"),
@@ -394,7 +394,7 @@ fn environment(user: User, extra: &[EnvVar], terminal: bool) -> Vec<(String, Str
         ("PATH", PATH),
         ("LANG", "C.UTF-8"),
     ];
-    let own = own.iter().chain(terminal.then_some(&terminal::TERM));
+    let own = own.iter().chain(terminal.then_some(&terminal::TERM)).chain(way_out);
     let mut env: Vec<(String, String)> = own.map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let mut places: std::collections::HashMap<String, usize> =
         env.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
@@ -425,10 +425,11 @@ mod tests {
     #[test]
     fn later_variables_win() {
         let var = |name: &str, value: &str| EnvVar { name: name.into(), value: value.into() };
-        let env = environment(User::Sandbox, &[var("A", "1"), var("HOME", "/x"), var("A", "2")], true);
+        let given = [var("A", "1"), var("HOME", "/x"), var("A", "2"), var("P", "q")];
+        let env = environment(User::Sandbox, &[("P", "p")], &given, true);
         let get = |name: &str| env.iter().filter(|(n, _)| n == name).map(|(_, v)| v.as_str()).collect::<Vec<_>>();
-        assert_eq!((get("A"), get("HOME"), get("USER")), (vec!["2"], vec!["/x"], vec!["runtime"]));
+        assert_eq!((get("A"), get("HOME"), get("USER"), get("P")), (vec!["2"], vec!["/x"], vec!["runtime"], vec!["q"]));
         assert_eq!(get("TERM"), ["xterm-256color"]);
-        assert_eq!(environment(User::Sandbox, &[], false).iter().find(|(name, _)| name == "TERM"), None);
+        assert_eq!(environment(User::Sandbox, &[], &[], false).iter().find(|(name, _)| name == "TERM"), None);
     }
 }

@@ -11,7 +11,6 @@ pub(crate) mod terminal;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use runtime_host::reap::End;
 use runtime_proto::guest::{self, GuestError, ProcessState};
@@ -73,7 +72,7 @@ pub(crate) enum Phase {
 }
 
 pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    runtime_proto::handshake::wall_clock_ns()
 }
 
 impl Proc {

@@ -79,6 +79,14 @@ impl Table {
         inner.forget_some();
     }
 
+    /// As if they had never been.
+    pub(crate) fn forget_ended(&self) {
+        let mut inner = self.lock();
+        for (_, proc) in std::mem::take(&mut inner.ended) {
+            inner.remove(&proc);
+        }
+    }
+
     pub(crate) fn get(&self, id: &str) -> Result<Arc<Proc>, GuestError> {
         self.lock().by_id.get(id).cloned().ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();

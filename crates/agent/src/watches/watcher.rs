@@ -26,6 +26,8 @@ use super::tree::Tree;
 const TICK: Duration = Duration::from_secs(2);
 /// Events taken between two looks at the clock.
 const AT_ONCE: usize = 4096;
+/// First halves of renames that wait for their second.
+const MOST_HALVES: usize = 10_000;
 
 pub(super) struct Watcher {
     pub(super) root: PathBuf,
@@ -210,6 +212,9 @@ impl Watcher {
         };
         let path = dir.join(name);
         if flags.contains(ReadFlags::MOVED_FROM) {
+            if self.moved.len() >= MOST_HALVES {
+                self.flush();
+            }
             self.moved.insert(cookie, (path, is_dir));
         } else if flags.contains(ReadFlags::MOVED_TO) {
             match self.moved.remove(&cookie) {

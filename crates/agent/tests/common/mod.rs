@@ -45,7 +45,8 @@ async fn attach(
     };
     let greeted = tokio::time::timeout(WAIT, handshake::greet(&mut stdout, &mut stdin, &hello)).await;
     let (_, rest) = greeted.expect("a welcome in time").expect("a welcome");
-    let config = Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096, max_incoming: 4096 };
+    let config =
+        Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096, max_flows: 64, max_incoming: 4096 };
     let (host, _incoming, pump) = Channel::new(config).into_parts();
     let (hang_up, hung_up) = tokio::sync::oneshot::channel::<()>();
     let pump = tokio::spawn(async move {

@@ -34,6 +34,9 @@ pub struct Call<'a> {
     key: Option<String>,
     /// The key of an upgrade to a WebSocket.
     upgrade: Option<String>,
+    headers: Vec<(&'static str, String)>,
+    /// A refusal may be a message of another protocol.
+    speaks_protocol: bool,
 }
 
 impl<'a> Call<'a> {
@@ -51,6 +54,8 @@ impl<'a> Call<'a> {
             deadline: DEFAULT_DEADLINE,
             key,
             upgrade: None,
+            headers: Vec::new(),
+            speaks_protocol: false,
         }
     }
 
@@ -71,6 +76,22 @@ impl<'a> Call<'a> {
 
     pub(super) fn accept(mut self, accept: &'static str) -> Self {
         self.accept = accept;
+        self
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// Under this idempotency key, which an earlier call may have had.
+    pub fn keyed(mut self, key: &str) -> Self {
+        self.key = Some(key.to_owned());
+        self
+    }
+
+    pub(super) fn speaks_protocol(mut self) -> Self {
+        self.speaks_protocol = true;
         self
     }
 
@@ -185,6 +206,9 @@ impl<'a> Call<'a> {
             request = request.header("connection", "Upgrade").header("upgrade", "websocket");
             request = request.header("sec-websocket-version", "13").header("sec-websocket-key", key);
         }
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
         if let Some((kind, bytes)) = &self.body {
             request = request.header("content-type", *kind).body(bytes.clone());
         }
@@ -202,6 +226,12 @@ impl<'a> Call<'a> {
         let named = retry_after_ms(response.headers());
         // A refusal whose body is cut is still that refusal.
         let body = read_body(response, MAX_ERROR_BODY, origin).await.unwrap_or_default();
+        if self.speaks_protocol
+            && let Ok(message) = serde_json::from_slice::<Value>(&body)
+            && message.get("jsonrpc").is_some()
+        {
+            return Err(ClientError::protocol_answer(message));
+        }
         Err(ClientError::answered(status, named, &body))
     }
 }

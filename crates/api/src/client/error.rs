@@ -125,6 +125,17 @@ impl ClientError {
         error
     }
 
+    /// A refusal that is a message of another protocol, for whoever speaks it.
+    pub(crate) fn protocol_answer(message: Value) -> Self {
+        let mut error = Self::local(super::mcp::PROTOCOL_ANSWER, "an answer of another protocol");
+        error.0.details = Some(message);
+        error
+    }
+
+    pub(crate) fn take_details(&mut self) -> Value {
+        self.0.details.take().unwrap_or_default()
+    }
+
     /// The object under `error` in an answer, a late answer or a stream.
     pub(crate) fn from_body(status: u16, error: &Value) -> Self {
         let text = |name: &str| error.get(name).and_then(Value::as_str).map(str::to_owned);

@@ -10,10 +10,13 @@ mod error;
 mod exec;
 mod files;
 mod lines;
+mod mcp;
 mod origin;
 mod record;
 mod retry;
 mod sandboxes;
+mod sessions;
+mod snapshots;
 mod socket;
 mod uploads;
 mod watches;
@@ -26,6 +29,7 @@ pub use call::Call;
 pub use error::{ClientError, ErrorParts};
 pub use exec::{ExecEvent, ExecStream, Exit, OutputStream};
 pub use files::{Download, MAX_WHOLE_FILE};
+pub use mcp::McpMessage;
 pub use origin::{BadOrigin, Origin};
 pub use record::Record;
 pub use retry::ROOM_CODES;
@@ -117,6 +121,11 @@ impl Client {
     /// A change with a JSON body.
     pub fn post(&self, path: impl Into<String>, body: &serde_json::Value) -> Call<'_> {
         Call::new(self, reqwest::Method::POST, path.into()).json(body)
+    }
+
+    /// A replacement by a JSON body.
+    pub fn put(&self, path: impl Into<String>, body: &serde_json::Value) -> Call<'_> {
+        Call::new(self, reqwest::Method::PUT, path.into()).json(body)
     }
 
     pub fn delete(&self, path: impl Into<String>) -> Call<'_> {

@@ -134,6 +134,25 @@ impl Client {
         self.verb(id, "update", settings).send().await
     }
 
+    /// What it may reach.
+    pub async fn network(&self, id: &str) -> Result<Record> {
+        self.get(path(&["v1", "sandboxes", id, "network"])).send().await
+    }
+
+    /// Replaces what it may reach; answers once that holds.
+    pub async fn set_network(&self, id: &str, rules: &Value) -> Result<Record> {
+        self.put(path(&["v1", "sandboxes", id, "network"]), rules).send().await
+    }
+
+    /// A page of what was decided about its connections, newest first.
+    pub async fn network_decisions(&self, id: &str, cursor: Option<&str>) -> Result<Record> {
+        let mut call = self.get(path(&["v1", "sandboxes", id, "network", "decisions"])).query("limit", "200");
+        if let Some(cursor) = cursor {
+            call = call.query("cursor", cursor);
+        }
+        call.send().await
+    }
+
     pub async fn delete_sandbox(&self, id: &str) -> Result<Record> {
         self.delete(path(&["v1", "sandboxes", id])).send().await
     }

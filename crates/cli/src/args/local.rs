@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use runtime_model::network::Cidr;
 
-use super::values::word;
+use super::values::{public_url, word};
 
 /// A command that is not a client's.
 #[derive(Debug)]
@@ -157,6 +158,15 @@ pub struct ServeArgs {
     /// Limits on what one key and one address may ask at once; `auto` leaves them off on a loopback address.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = GuardsWhen::Auto)]
     pub guards: GuardsWhen,
+
+    /// A range of addresses that sandboxes may reach although it is not public, such as a registry's; repeatable. Never
+    /// makes loopback or link-local addresses reachable.
+    #[arg(long = "egress-treat-as-public", value_name = "RANGE")]
+    pub treat_as_public: Vec<Cidr>,
+
+    /// Where clients reach this server, if not at the address they call: behind a proxy, say.
+    #[arg(long, value_name = "URL", value_parser = public_url)]
+    pub public_url: Option<String>,
 
     /// Leave the terminal's session; `up` starts the server so.
     #[arg(long, hide = true)]

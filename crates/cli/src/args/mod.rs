@@ -3,12 +3,15 @@
 
 pub mod local;
 pub mod sandboxes;
+pub mod sessions;
+pub mod snapshots;
 pub mod values;
 
 use clap::{Arg, ArgAction, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use local::{Engine, KeysArgs, Listen, ServeArgs, SetupArgs};
 use sandboxes::SandboxVerb;
+use snapshots::SnapshotVerb;
 
 /// The version the program says it is.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,7 +35,7 @@ Examples:
 `runtime COMMAND --help` says more about a command. Client commands use RUNTIME_API_URL and RUNTIME_API_KEY; without \
 them, the server of this machine and its owner key.
 
-Not in this version: login, images, volumes, snapshots, jobs, secrets, networks and the other products of the contract."
+Not in this version: login, images, volumes, jobs, secrets, networks and the other products of the contract."
 )]
 pub struct Cli {
     /// Print one JSON value on stdout, and errors as JSON on stderr (only before `--`).
@@ -61,11 +64,29 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watch, snapshot, fork, resize, network, ssh."
+Not in this version: watch, resize, ssh."
     )]
     Sandboxes {
         #[command(subcommand)]
         verb: SandboxVerb,
+    },
+
+    /// See, keep and delete snapshots.
+    #[command(
+        visible_alias = "snapshot",
+        subcommand_required = true,
+        arg_required_else_help = false,
+        after_help = "\
+A snapshot is named by its id or its name.
+
+Examples:
+  runtime sandboxes snapshot worker --name ready
+  runtime snapshots ls
+  runtime sandboxes create --snapshot ID"
+    )]
+    Snapshots {
+        #[command(subcommand)]
+        verb: SnapshotVerb,
     },
 
     /// Show who the key belongs to.
@@ -73,6 +94,24 @@ Not in this version: pause, wake, extend, spawn, ps, logs, kill, shell, cp, watc
 
     /// Show what the key may use.
     Limits,
+
+    /// Serve the sandbox tools to an AI host over stdin and stdout (Model Context Protocol).
+    #[command(after_help = "\
+A host (an editor, a desktop assistant, an agent) starts this program and speaks MCP with it. Each message goes to the \
+server, which has the same tools at /mcp for hosts that take a URL; the tools work with the key's own sandboxes. Nothing \
+is printed but MCP, and it ends when the host closes its side.
+
+With RUNTIME_API_URL and RUNTIME_API_KEY it reaches any server; without them, the server of this machine with its owner \
+key. Give a host a key of its own: runtime keys create --name my-host
+
+In a host's configuration:
+  {\"mcpServers\": {\"runtime\": {\"command\": \"runtime\", \"args\": [\"mcp\"],
+    \"env\": {\"RUNTIME_API_URL\": \"http://127.0.0.1:8787\", \"RUNTIME_API_KEY\": \"rtcloud_…\"}}}}
+or, for a host that takes a URL: http://127.0.0.1:8787/mcp with the header Authorization: Bearer rtcloud_…
+
+Try it by hand:
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}' | runtime mcp")]
+    Mcp,
 
     /// Prepare this machine to run sandboxes; safe to run again.
     Setup(SetupArgs),

@@ -4,6 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::State;
 
+use super::sessions::SessionVerb;
 pub use super::values::Forward;
 use super::values::{
     Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, forward, integer, pair, volume,
@@ -76,6 +77,25 @@ Examples:
 
     /// Have a paused sandbox go on where it stood.
     Wake(WakeArgs),
+
+    /// Keep what a sandbox is as a snapshot, and print its id.
+    #[command(after_help = "\
+The sandbox stands still while it is taken and goes on after it. A snapshot outlives its sandbox.
+
+Examples:
+  id=$(runtime sandboxes snapshot worker)
+  runtime sandboxes snapshot worker --name ready --mode disk --retention 30
+  runtime sandboxes create --snapshot \"$id\"")]
+    Snapshot(SnapshotArgs),
+
+    /// Make copies of a sandbox that go on where it stands, and print their ids.
+    #[command(after_help = "\
+A copy has the memory, the processes and the files of its source, and a name, an id and randomness of its own.
+
+Examples:
+  runtime sandboxes fork worker
+  runtime sandboxes fork worker --count 4 --name try     try, try-1, try-2 and try-3")]
+    Fork(ForkArgs),
 
     /// Move the end of a sandbox's time limit.
     #[command(after_help = "\
@@ -176,6 +196,40 @@ Examples:
   runtime sandboxes port-forward worker 8000
   runtime sandboxes port-forward worker 5433:5432 8080:80")]
     PortForward(ForwardArgs),
+
+    /// Show what a sandbox may reach, or replace it.
+    #[command(after_help = "\
+With any option, all rules are replaced by those named. A place is a name, *.DOMAIN for all below a domain, an address \
+or a range of addresses. --deny wins; with --allow, nothing else is reachable but what --connect adds.
+
+Examples:
+  runtime sandboxes network worker
+  runtime sandboxes network worker --allow pypi.org --allow '*.pythonhosted.org'
+  runtime sandboxes network worker --deny tracker.example.com
+  runtime sandboxes network worker --no-internet
+  runtime sandboxes network worker --internet")]
+    Network(NetworkArgs),
+
+    /// Show what was decided about a sandbox's connections.
+    #[command(after_help = "\
+Examples:
+  runtime sandboxes network-log worker
+  runtime sandboxes network-log worker --refused --limit 20")]
+    NetworkLog(NetworkLogArgs),
+
+    /// Give a web page a way into one sandbox, without a key.
+    #[command(
+        alias = "sessions",
+        after_help = "\
+Examples:
+  runtime sandboxes session create worker --origin https://app.example.com
+  runtime sandboxes session ls worker
+  runtime sandboxes session revoke worker ID"
+    )]
+    Session {
+        #[command(subcommand)]
+        verb: SessionVerb,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -254,7 +308,7 @@ pub struct NewSandbox {
     #[arg(long, value_name = "HOST")]
     pub deny: Vec<String>,
 
-    /// A private address it may reach; repeatable.
+    /// One port of a host beside what is allowed; repeatable.
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Vec<String>,
 
@@ -413,6 +467,58 @@ pub struct WakeArgs {
     pub timeout: Option<u64>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Disk, memory and processes.
+    Memory,
+    /// The disk alone.
+    Disk,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// A name for the snapshot.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// A label of the snapshot; repeatable. Those of the sandbox if there is none.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// How long to keep it; a year if not given.
+    #[arg(long, value_name = "DAYS", value_parser = integer)]
+    pub retention: Option<u64>,
+
+    /// What to keep.
+    #[arg(long, value_enum, default_value_t = Mode::Memory)]
+    pub mode: Mode,
+}
+
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// How many copies.
+    #[arg(long, default_value_t = 1, value_parser = integer)]
+    pub count: u64,
+
+    /// A name for the first copy; the others get a number behind it.
+    #[arg(long)]
+    pub name: Option<String>,
+
+    /// A label of the copies; repeatable. Those of the sandbox if there is none.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
+    pub labels: Vec<(String, String)>,
+
+    /// Keep the snapshot that they are made from.
+    #[arg(long)]
+    pub keep_snapshot: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct ExtendArgs {
     /// The sandbox: its id or name.
@@ -468,6 +574,46 @@ pub struct CatArgs {
 
     /// The file, from / on.
     pub path: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NetworkArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Every public place.
+    #[arg(long, conflicts_with = "no_internet")]
+    pub internet: bool,
+
+    /// No way out; with --allow, no other than that.
+    #[arg(long)]
+    pub no_internet: bool,
+
+    /// A place it may reach; repeatable.
+    #[arg(long, value_name = "PLACE")]
+    pub allow: Vec<String>,
+
+    /// A place it may not reach; repeatable.
+    #[arg(long, value_name = "PLACE")]
+    pub deny: Vec<String>,
+
+    /// One port of a host beside what is allowed; repeatable.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct NetworkLogArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// How many, counted from the newest.
+    #[arg(long, default_value_t = 50, value_parser = integer)]
+    pub limit: u64,
+
+    /// Only what was refused.
+    #[arg(long)]
+    pub refused: bool,
 }
 
 #[derive(Debug, Args)]

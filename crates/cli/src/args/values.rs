@@ -36,6 +36,16 @@ pub fn forward(text: &str) -> Result<Forward, String> {
     if remote == 0 { Err(wrong()) } else { Ok(Forward { local, remote }) }
 }
 
+/// `http` or `https`, a host, perhaps a port; a slash at the end is not part of it.
+pub fn public_url(text: &str) -> Result<String, String> {
+    let text = text.trim_end_matches('/');
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' ']) => Ok(text.to_owned()),
+        _ => Err("must be http://HOST[:PORT] or https://HOST[:PORT]".to_owned()),
+    }
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold more signs.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

@@ -10,11 +10,15 @@ mod forward;
 mod input;
 mod lifecycle;
 mod ls;
+mod mcp;
+mod network;
 mod overview;
 mod process;
 mod run;
+mod sessions;
 mod shell;
 mod show;
+mod snapshots;
 mod up;
 mod update;
 mod watch;
@@ -25,6 +29,7 @@ use serde_json::json;
 
 use crate::ClientVerb;
 use crate::args::sandboxes::SandboxVerb;
+use crate::args::snapshots::SnapshotVerb;
 use crate::args::{Shell, VERSION};
 use crate::connect::connect;
 use crate::failure::Failure;
@@ -48,8 +53,18 @@ pub(crate) async fn run(verb: ClientVerb, printer: Printer) -> Outcome {
         ClientVerb::Up(up) => up::up(&around, up, printer).await,
         ClientVerb::Whoami => account::whoami(&context()?).await,
         ClientVerb::Limits => account::limits(&context()?).await,
+        ClientVerb::Mcp => mcp::mcp(&context()?).await,
         ClientVerb::Version => version(printer),
         ClientVerb::Completions(shell) => completions(shell, printer),
+        ClientVerb::Snapshots(verb) => {
+            let context = context()?;
+            match verb {
+                SnapshotVerb::Ls(args) => snapshots::ls(&context, args).await,
+                SnapshotVerb::Get(args) => snapshots::get(&context, &args.snapshot).await,
+                SnapshotVerb::Extend(args) => snapshots::extend(&context, &args.snapshot, args.days).await,
+                SnapshotVerb::Rm(args) => snapshots::remove(&context, &args.snapshot).await,
+            }
+        }
         ClientVerb::Sandboxes(verb) => sandboxes(verb, &around, printer).await,
     }
 }
@@ -74,6 +89,8 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Restart(args) => lifecycle::restart(&context, &args.sandbox).await,
         SandboxVerb::Pause(args) => lifecycle::pause(&context, &args.sandbox).await,
         SandboxVerb::Wake(args) => lifecycle::wake(&context, &args.sandbox, args.timeout).await,
+        SandboxVerb::Snapshot(args) => snapshots::take(&context, args).await,
+        SandboxVerb::Fork(args) => snapshots::fork(&context, args).await,
         SandboxVerb::Extend(args) => lifecycle::extend(&context, &args.sandbox, args.seconds).await,
         SandboxVerb::Update(args) => update::update(&context, args).await,
         SandboxVerb::Rm(args) => lifecycle::remove(&context, &args.sandbox).await,
@@ -87,6 +104,9 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Kill(args) => process::kill(&context, args).await,
         SandboxVerb::Watch(args) => watch::watch(&context, args).await,
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
+        SandboxVerb::Network(args) => network::network(&context, &args).await,
+        SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
+        SandboxVerb::Session { verb } => sessions::session(&context, verb).await,
     }
 }
 

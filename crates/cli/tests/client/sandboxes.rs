@@ -237,7 +237,7 @@ fn mistakes_send_nothing() {
     let player = Player::start(|_, _| Answer::refusal(500, "internal_error"));
     for line in [
         &["sandboxes", "create", "--nmae", "x"][..],
-        &["sandboxes", "fork", ID],
+        &["sandboxes", "spawn", ID],
         &["run", "--", "ls"],
         &["sandboxes", "exec", ID],
         &["volumes", "ls"],

@@ -181,6 +181,10 @@ pub trait Driver: Send + Sync + 'static {
     async fn adopt(&self, id: SandboxId) -> Result<Option<Adopted>, DriverError>;
     /// It can freeze, save and restore.
     fn pauses(&self) -> bool;
+    /// What was written in a machine may be in its memory only, until its agent is asked to bring it to the disk.
+    fn holds_writes(&self) -> bool {
+        false
+    }
     /// Starts the machine where a saved one stood. On failure nothing of it is left but what it was saved in.
     async fn restore(&self, plan: Plan, from: Saved) -> Result<Box<dyn Booted>, RestoreError>;
     /// Every sandbox that this driver has left anything of on this host, disks aside.

@@ -14,8 +14,10 @@ type Number = (u32, u32, u32);
 const SINCE: Number = (1, 10, 0);
 /// The first of which nothing is known.
 const UNTIL: Number = (2, 0, 0);
-/// Its guests do not answer over their vsock any more once they were restored.
+/// From here on guests do not answer over their vsock any more once they were restored, or paused and resumed ...
 const MUTE: Number = (1, 16, 0);
+/// ... until here, where both are put right.
+const SPEAKS: Number = (1, 16, 2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FirecrackerError {
@@ -29,7 +31,9 @@ pub enum FirecrackerError {
     },
     #[error("{path} --version did not answer with a version")]
     NoVersion { path: PathBuf },
-    #[error("{path} is version {version}; it must be 1.10 or later, below 2, and not 1.16.0, whose guests fall silent")]
+    #[error(
+        "{path} is version {version}; it must be 1.10 or later, below 2, and neither 1.16.0 nor 1.16.1, whose guests fall silent"
+    )]
     Unfit { path: PathBuf, version: String },
     #[error("firecracker is version {firecracker} and jailer {jailer}; they must be of one release")]
     Apart { firecracker: String, jailer: String },
@@ -54,13 +58,19 @@ impl Firecracker {
         let (path, version) = ask(program)?;
         let (jailer, other) = ask(jailer)?;
         let number = number(&version).ok_or_else(|| FirecrackerError::NoVersion { path: path.clone() })?;
-        if number < SINCE || number >= UNTIL || number == MUTE {
+        if number < SINCE || number >= UNTIL || (MUTE..SPEAKS).contains(&number) {
             return Err(FirecrackerError::Unfit { path, version });
         }
         if version != other {
             return Err(FirecrackerError::Apart { firecracker: version, jailer: other });
         }
         Ok(Self { path, jailer, version })
+    }
+
+    /// Which release it is, in numbers that compare.
+    #[must_use]
+    pub fn release(&self) -> (u32, u32, u32) {
+        number(&self.version).unwrap_or_default()
     }
 }
 
@@ -120,18 +130,19 @@ mod tests {
             let program = says("firecracker", &format!("Firecracker v{version}"));
             Firecracker::at(&program, &says("jailer", &format!("Jailer v{other}")))
         };
-        assert_eq!(pair("1.16.1", "1.16.1").unwrap().version, "1.16.1");
-        assert!(pair("1.10.0", "1.10.0").is_ok());
-        for unfit in ["1.9.1", "1.16.0", "2.0.0", "0.25.2"] {
+        let fit = pair("1.16.2", "1.16.2").unwrap();
+        assert_eq!((fit.version.as_str(), fit.release()), ("1.16.2", (1, 16, 2)));
+        assert!(pair("1.10.0", "1.10.0").is_ok() && pair("1.15.1", "1.15.1").is_ok());
+        for unfit in ["1.9.1", "1.16.0", "1.16.1", "2.0.0", "0.25.2"] {
             assert!(matches!(pair(unfit, unfit), Err(FirecrackerError::Unfit { .. })), "{unfit}");
         }
-        assert!(matches!(pair("1.16.1", "1.15.0"), Err(FirecrackerError::Apart { .. })));
-        assert!(matches!(pair("1.16.1", "one"), Err(FirecrackerError::NoVersion { .. })));
-        let program = says("firecracker-v1.16.1-x86_64", "Firecracker v1.16.1");
+        assert!(matches!(pair("1.16.2", "1.15.0"), Err(FirecrackerError::Apart { .. })));
+        assert!(matches!(pair("1.16.2", "one"), Err(FirecrackerError::NoVersion { .. })));
+        let program = says("firecracker-v1.16.2-x86_64", "Firecracker v1.16.2");
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&program, &link).unwrap();
-        let found = Firecracker::at(&link, &says("jailer", "Jailer v1.16.1")).unwrap();
-        assert_eq!(found.path.file_name().unwrap(), "firecracker-v1.16.1-x86_64");
+        let found = Firecracker::at(&link, &says("jailer", "Jailer v1.16.2")).unwrap();
+        assert_eq!(found.path.file_name().unwrap(), "firecracker-v1.16.2-x86_64");
         assert!(matches!(Firecracker::at(&dir.path().join("none"), &link), Err(FirecrackerError::Broken { .. })));
     }
 }

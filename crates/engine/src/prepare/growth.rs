@@ -52,11 +52,11 @@ impl Pool {
     /// Stops every disk at what it has now; how many were not yet. To be repeated while it is to hold: what a disk gives
     /// back is not its own any more.
     pub(crate) fn stop_growth(&self) -> Result<usize, BtrfsError> {
-        self.each_root(|root, id| {
+        self.each_root(|id| {
             let stop = btrfs::own_usage(self.fs(), id)?.saturating_add(SLACK);
             let now = btrfs::own_limit(self.fs(), id)?;
             if now.is_none_or(|now| stop < now) {
-                btrfs::set_own_limit(root, id, Some(stop))?;
+                btrfs::set_own_limit(self.root_fd(), id, Some(stop))?;
             }
             Ok(now.is_none())
         })
@@ -64,25 +64,22 @@ impl Pool {
 
     /// Lets every disk grow up to its own limit again; how many were stopped.
     pub(crate) fn allow_growth(&self) -> Result<usize, BtrfsError> {
-        self.each_root(|root, id| {
+        self.each_root(|id| {
             let stopped = btrfs::own_limit(self.fs(), id)?.is_some();
             if stopped {
-                btrfs::set_own_limit(root, id, None)?;
+                btrfs::set_own_limit(self.root_fd(), id, None)?;
             }
             Ok(stopped)
         })
     }
 
     /// Counts the disks for which `work` says so. One that cannot be served does not keep the others from it.
-    fn each_root(
-        &self,
-        work: impl Fn(&std::os::fd::OwnedFd, u64) -> Result<bool, BtrfsError>,
-    ) -> Result<usize, BtrfsError> {
+    fn each_root(&self, work: impl Fn(u64) -> Result<bool, BtrfsError>) -> Result<usize, BtrfsError> {
         let (mut count, mut failure) = (0, None);
         for name in self.roots()? {
             let done = self.open_root(&name).and_then(|root| {
                 let id = btrfs::subvolume_id(&root)?;
-                work(&root, id)
+                work(id)
             });
             match done {
                 Ok(changed) => count += usize::from(changed),

@@ -3,7 +3,7 @@
 //!     DIR/pool.img          a sparse file with the file system in it, loop-mounted at
 //!     DIR/pool/base/<digest>   base images, read-only
 //!     DIR/pool/root/<id>       the disks of sandboxes
-//!     DIR/pool/snap/<id>       frozen copies of disks
+//!     DIR/pool/snap/<id>       snapshots: disks and memories
 //!     DIR/pool/save/<id>       memories and disks of paused sandboxes
 //!
 //! A data directory that already lies on a btrfs with simple quotas uses that one, without a file. (Any other
@@ -32,7 +32,7 @@ const MOUNT: &str = "pool";
 pub(super) const NAMES: [&str; 3] = [IMAGE, MOUNT, "setup.lock"];
 const BASE: &str = "base";
 const ROOT: &str = "root";
-const SNAP: &str = "snap";
+pub(crate) const SNAP: &str = "snap";
 pub(crate) const SAVE: &str = "save";
 const MIB: u64 = 1 << 20;
 
@@ -59,7 +59,6 @@ struct Inner {
     fs: FsId,
     base: OwnedFd,
     root: OwnedFd,
-    snap: OwnedFd,
     /// The root of the whole file system, where the data directory is only a part of it.
     shared: Option<PathBuf>,
     /// The disks that fill up when the pool does.
@@ -148,15 +147,16 @@ impl Pool {
             }
         }
         let mut fds = Vec::new();
-        for name in [BASE, ROOT, SNAP] {
+        make_dir(&dir.join(SNAP))?;
+        for name in [BASE, ROOT] {
             make_dir(&dir.join(name))?;
             fds.push(open_fd(&dir.join(name))?);
         }
-        let (Some(snap), Some(root), Some(base)) = (fds.pop(), fds.pop(), fds.pop()) else {
+        let (Some(root), Some(base)) = (fds.pop(), fds.pop()) else {
             return Err(PrepareError::Pool { what: "its directories could not be opened".into() });
         };
         let disks = disks_below(&dir)?;
-        Ok(Self { inner: Arc::new(Inner { dir, fs, base, root, snap, shared, disks }) })
+        Ok(Self { inner: Arc::new(Inner { dir, fs, base, root, shared, disks }) })
     }
 
     pub fn dir(&self) -> &Path {
@@ -248,8 +248,7 @@ impl Pool {
     }
 
     pub(super) fn limit_root(&self, id: &str, bytes: u64) -> Result<(), BtrfsError> {
-        let root = self.open_root(id)?;
-        btrfs::set_limit(&root, btrfs::subvolume_id(&root)?, bytes)
+        btrfs::set_limit(&self.inner.root, btrfs::subvolume_id(self.open_root(id)?)?, bytes)
     }
 
     /// Clones the disk of `from` for a new sandbox `to`, with the same limit.
@@ -262,6 +261,16 @@ impl Pool {
     /// A frozen copy of a sandbox's disk, as `name` in `dir`, a directory of this pool.
     pub(crate) fn keep_root(&self, id: &str, dir: &Path, name: &str) -> Result<(), BtrfsError> {
         btrfs::snapshot(self.open_root(id)?, open_source(dir)?, name, true, None)
+    }
+
+    /// The same of a copy that was kept before.
+    pub(crate) fn keep_copy(&self, copy: &Path, dir: &Path, name: &str) -> Result<(), BtrfsError> {
+        btrfs::snapshot(open_source(copy)?, open_source(dir)?, name, true, None)
+    }
+
+    /// A new disk for sandbox `id`: what was kept as `copy`, which stays, with a limit of its own.
+    pub(crate) fn root_from(&self, copy: &Path, id: &str, disk_mib: u64) -> Result<PathBuf, BtrfsError> {
+        self.clone_into_root(open_source(copy)?, id, disk_mib.saturating_mul(MIB))
     }
 
     /// Puts such a copy, which stays, in the place of the sandbox's disk. There is a disk at every moment; `aside` is a name
@@ -309,13 +318,13 @@ impl Pool {
 
     /// Deletes every disk, frozen copy and base image of this data directory.
     pub fn wipe(&self) -> Result<(), BtrfsError> {
-        for (name, fd) in [(ROOT, &self.inner.root), (SNAP, &self.inner.snap), (BASE, &self.inner.base)] {
+        for (name, fd) in [(ROOT, &self.inner.root), (BASE, &self.inner.base)] {
             for entry in subvolumes_in(&self.inner.dir.join(name))? {
                 btrfs::delete_subvolume(fd, &entry)?;
             }
         }
-        let save = self.inner.dir.join(SAVE);
-        for id in fs::read_dir(&save).into_iter().flatten().flatten() {
+        let kept = [SAVE, SNAP].map(|name| fs::read_dir(self.inner.dir.join(name)).into_iter().flatten().flatten());
+        for id in kept.into_iter().flatten() {
             for copy in subvolumes_in(&id.path())? {
                 btrfs::delete_subvolume(open_source(&id.path())?, &copy)?;
             }

@@ -88,6 +88,27 @@ fn disks_are_clones_with_limits_of_their_own() {
 }
 
 #[test]
+fn a_disk_that_is_over_its_limit_is_limited_copied_and_deleted() {
+    let (_own, pool) = OwnPool::new();
+    let base = small_base(&pool);
+    let a = pool.create_root("a", &base, 30).unwrap();
+    assert!(fill(&a.join("new"), 40).is_err());
+    pool.sync().unwrap();
+    // As a last commit leaves it that wrote more than it had reserved.
+    pool.set_limit("a", 10).unwrap();
+    assert!(pool.usage("a").unwrap() > 20 * MIB);
+    assert!(fs::create_dir(a.join("none")).is_err(), "what is charged to it fails");
+    pool.set_limit("a", 11).unwrap();
+    assert_eq!(pool.stop_growth().unwrap(), 1);
+    assert_eq!(pool.allow_growth().unwrap(), 1);
+    pool.snapshot_root("a", "b").unwrap();
+    pool.set_limit("a", 60).unwrap();
+    assert_eq!(fill(&a.join("more"), 10), Ok(()));
+    pool.delete_root("a").unwrap();
+    pool.delete_root("b").unwrap();
+}
+
+#[test]
 fn growth_is_stopped_and_goes_on_within_the_same_limits() {
     let (_own, pool) = OwnPool::new();
     let base = small_base(&pool);

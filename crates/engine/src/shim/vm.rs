@@ -26,12 +26,19 @@ pub(super) fn boot(spec: &Spec, launch: &Launch, layout: &Layout, channel: Owned
     let group =
         Group::create(layout, &spec.cgroup_parent, &spec.cgroup, &launch.bounds.into()).map_err(ShimError::Group)?;
     let complaints = open_complaints(run_dir)?;
-    let pid = vmm.spawn(launch, Site { name: &spec.id, run_dir, channel }).map_err(ShimError::Vmm)?;
-    group.add_process(pid).map_err(ShimError::Group)?;
+    let groups = group.doors().map_err(ShimError::Group)?;
+    let site = Site { name: &spec.id, run_dir, groups: &groups, channel };
+    let spawned = vmm.spawn(launch, site).map_err(ShimError::Vmm)?;
+    let pid = spawned.pid;
     let watched = Watched::open(pid, "the virtual machine")?;
     let shortage = group.watch_oom().map_err(ShimError::Group)?;
     let path = spec.places.machine_dir.join(record::MACHINE);
     let file = record::write(&path, &machine(spec, launch, watched.id)?).map_err(io_error("write", path.display()))?;
+    // Beside the rest: on a busy disk it takes as long as that.
+    let written = std::thread::spawn(move || file.sync_all());
+    if let Some(owed) = spawned.owed {
+        owed().map_err(ShimError::Vmm)?;
+    }
     let created = Instant::now();
     let at = At { run_dir, process: watched.id };
     match &launch.start {
@@ -45,7 +52,8 @@ pub(super) fn boot(spec: &Spec, launch: &Launch, layout: &Layout, channel: Owned
         }
     }
     let started = Instant::now();
-    file.sync_all().map_err(io_error("sync", path.display()))?;
+    let written = written.join().unwrap_or_else(|_| Err(io::Error::other("the thread for it ended")));
+    written.map_err(io_error("sync", path.display()))?;
     let millis = |from: Instant, to: Instant| u64::try_from((to - from).as_millis()).unwrap_or(u64::MAX);
     let (create_ms, start_ms) = (millis(began, created), millis(created, started));
     let hold = Box::new(VmHold::new(launch.program.clone(), run_dir.clone(), watched.id));

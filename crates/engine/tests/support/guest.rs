@@ -6,7 +6,7 @@ use runtime_proto::channel::{Channel, Config, Opener, Side};
 use runtime_proto::guest::{Ask, Command, Exec, Hello, Request, Tell, encode};
 use runtime_proto::node::GuestStream;
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN, handshake};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 pub struct Guest {
     opener: Opener,
@@ -32,23 +32,30 @@ impl Guest {
             .iter()
             .flat_map(|uuid| *uuid.as_bytes())
             .collect();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let hello = Hello {
             nonce: Bytes::copy_from_slice(&random[..16]),
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL,
             sandbox_id: name.to_owned(),
-            generation: identity.generation,
-            host_time: now.as_nanos().try_into().unwrap(),
+            // As the engine does it: who is greeted anew looks at who and when it is.
+            generation: u64::from_le_bytes(random[32..40].try_into().unwrap()),
+            host_time: handshake::wall_clock_ns(),
             entropy: Bytes::copy_from_slice(&random[16..48]),
             hostname: identity.hostname.clone(),
             max_user_processes: identity.max_user_processes,
             epoch: u32::from_le_bytes(random[..4].try_into().unwrap()),
+            way_out: None,
         };
         let greeted = handshake::greet(&mut reader, &mut writer, &hello);
         let (_, mut unread) = tokio::time::timeout(Duration::from_secs(60), greeted).await.unwrap().unwrap();
-        let config =
-            Config { side: Side::Host, epoch: hello.epoch, max_open: 65_536, max_streams: 64, max_incoming: 0 };
+        let config = Config {
+            side: Side::Host,
+            epoch: hello.epoch,
+            max_open: 65_536,
+            max_streams: 64,
+            max_flows: 0,
+            max_incoming: 0,
+        };
         let (opener, incoming, pump) = Channel::new(config).into_parts();
         drop(incoming);
         let pump = tokio::spawn(async move {

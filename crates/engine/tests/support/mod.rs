@@ -6,7 +6,7 @@ pub mod guest;
 
 use std::path::{Path, PathBuf};
 use std::process::Command as HostCommand;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use newtype_uuid::GenericUuid;
@@ -14,7 +14,9 @@ use runtime_engine::prepare::kvm::{self, Prober};
 use runtime_engine::prepare::{self, EngineChoice, Firecracker, Machinery, PreparedHost};
 use runtime_engine::{Engine, EngineConfig};
 use runtime_model::{SandboxId, Shape};
+use runtime_proto::egress::{Egress, Rules};
 use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, User};
+use runtime_proto::handshake::wall_clock_ns;
 use runtime_proto::node::{Disk, Node, NodeError, Order};
 
 /// Where this machine keeps its pool; test directories in it share its base image.
@@ -32,6 +34,16 @@ fn shim() {
         let code = runtime_engine::shim::shim_main([dir]);
         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
     }
+}
+
+/// What `date +%s%N` says inside lies between before and after. Half a second is more than a crowded host takes from the
+/// one to the other, and less than any machine stands still or boots.
+pub async fn has_the_time(date: impl Future<Output = String>) {
+    const SLACK: u64 = 500_000_000;
+    let before = wall_clock_ns();
+    let inside: u64 = date.await.parse().unwrap();
+    let after = wall_clock_ns();
+    assert!((before - SLACK..=after + SLACK).contains(&inside), "{inside} inside, {before} to {after} outside");
 }
 
 /// The static agent of this work tree.
@@ -105,10 +117,17 @@ impl Host {
     }
 
     pub async fn open_with(&self, agent: &'static [u8]) -> Engine {
+        self.open_as(|config| EngineConfig { max_user_processes: 400, ..config }, agent).await
+    }
+
+    pub async fn open_with_egress(&self, egress: Arc<dyn Egress>) -> Engine {
+        self.open_as(|config| EngineConfig { max_user_processes: 400, egress, ..config }, agent()).await
+    }
+
+    async fn open_as(&self, change: impl FnOnce(EngineConfig) -> EngineConfig, agent: &'static [u8]) -> Engine {
         let mut config = EngineConfig::new(self.prepared.clone(), agent).unwrap();
-        config.max_user_processes = 400;
         config.warm_shape = order(new_id(), Disk::New).shape;
-        Engine::open(config).await.unwrap()
+        Engine::open(change(config)).await.unwrap()
     }
 
     pub fn save_dir(&self, id: SandboxId) -> PathBuf {
@@ -223,7 +242,7 @@ pub fn new_id() -> SandboxId {
 
 pub fn order(id: SandboxId, disk: Disk) -> Order {
     let shape = Shape { memory_mib: 512, disk_mib: 3072, ..Shape::default() };
-    Order { id, shape, hostname: "box".to_owned(), disk }
+    Order { id, shape, hostname: "box".to_owned(), disk, rules: Rules::closed() }
 }
 
 /// Starts a new sandbox.

@@ -15,8 +15,8 @@ pub mod lz4;
 /// The package that always depends on Debian's newest kernel for virtual machines.
 pub const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// In the order of loading: one needs those before it. The devices and the disk first, then what a machine without a
-/// network card needs to lead its connections to the agent.
+/// In the order of loading: one needs those before it. The devices, the disk and what gives memory back first, then what
+/// a machine without a network card needs to lead its connections to the agent.
 pub const MODULES: &[&str] = &[
     "virtio_ring",
     "virtio",
@@ -24,6 +24,7 @@ pub const MODULES: &[&str] = &[
     "virtio_blk",
     "virtio_console",
     "virtio-rng",
+    "virtio_balloon",
     "overlay",
     "vsock",
     "vmw_vsock_virtio_transport_common",

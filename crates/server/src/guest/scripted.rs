@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
+use runtime_model::network::Network;
 use runtime_model::{SandboxId, Shape, State};
 use runtime_proto::channel::{Channel, Config, Side, Stream};
+use runtime_proto::egress::{DecisionPage, Rules};
 use runtime_proto::guest::{
     Ask, Chunk, Event, GuestError, MAX_REQUEST, Output, Process, ProcessState, Request, Tell, decode_input,
     decode_request, encode,
@@ -97,7 +99,8 @@ impl Scripted {
 impl Node for Scripted {
     async fn ask(&self, _id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let config = |side| Config { side, epoch: 1, max_open: MAX_REQUEST, max_streams: 8, max_incoming: 8 };
+        let config =
+            |side| Config { side, epoch: 1, max_open: MAX_REQUEST, max_streams: 8, max_flows: 0, max_incoming: 8 };
         let (host, host_in, host_pump) = Channel::new(config(Side::Host)).into_parts();
         let (agent, mut agent_in, agent_pump) = Channel::new(config(Side::Agent)).into_parts();
         tokio::spawn(async move {
@@ -141,6 +144,14 @@ impl Node for Scripted {
     }
     async fn set_disk_limit(&self, _id: SandboxId, _disk_mib: u64) -> Result<(), NodeError> {
         Err(NodeError::NotRunning)
+    }
+
+    async fn set_network(&self, _: SandboxId, _: Rules) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    async fn decisions(&self, _: SandboxId, _: Option<u64>, _: usize) -> Result<DecisionPage, NodeError> {
+        Ok(DecisionPage::default())
     }
     async fn machines(&self) -> Result<Vec<MachineStatus>, NodeError> {
         Ok(Vec::new())
@@ -188,7 +199,9 @@ fn row(id: SandboxId) -> SandboxRow {
         image: None,
         snapshot: None,
         secrets: None,
-        internet: None,
+        network: Network::open(),
+        network_version: 1,
+        network_updated_at: None,
         engine: "scripted".to_owned(),
         state: State::Running,
         reason: None,

@@ -4,7 +4,7 @@ mod body;
 mod connections;
 pub(crate) mod late;
 pub(crate) mod path;
-mod pipeline;
+pub(crate) mod pipeline;
 mod request_id;
 
 pub use connections::serve;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
@@ -20,9 +20,13 @@ use super::path;
 use crate::call::{PublicPath, RequestId};
 use crate::error::{ApiError, Kind};
 use crate::guards::{self, AddressPlace, Gate, Turn};
-use crate::{AppState, auth, routes};
+use crate::{AppState, auth, routes, sessions};
 
 const REQUEST_ID: &str = "x-request-id";
+
+/// On an answer that is no refusal of ours whatever its status: it speaks another protocol.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Verbatim;
 
 pub(crate) struct Pipeline {
     app: AppState,
@@ -61,7 +65,9 @@ impl Pipeline {
         let public = PublicPath(Arc::from(parts.uri.path()));
         let request = Request::from_parts(parts, Body::new(Returning::new(body, unread.clone())));
         // A panic is a fault of ours like another: logged, answered, and the server goes on.
-        let routed = AssertUnwindSafe(self.route(request, id.clone(), public.clone(), place)).catch_unwind().await;
+        let mut page = None;
+        let routed =
+            AssertUnwindSafe(self.route(request, id.clone(), public.clone(), place, &mut page)).catch_unwind().await;
         let mut response = routed.unwrap_or_else(|_| {
             ApiError::internal("answering a request", std::io::Error::other("a handler panicked")).into_response()
         });
@@ -70,6 +76,9 @@ impl Pipeline {
         if let Some(error) = refusal(&mut response) {
             log(&error, &id, method.as_str(), &public.0);
             response = render(&error, &id);
+        }
+        if let Some(page) = page {
+            sessions::allow(response.headers_mut(), page);
         }
         if let Some(allow) = allow {
             response.headers_mut().insert(ALLOW, allow);
@@ -90,14 +99,29 @@ impl Pipeline {
         id: RequestId,
         public: PublicPath,
         place: Option<&Arc<AddressPlace>>,
+        page: &mut Option<HeaderValue>,
     ) -> Response<Body> {
         let mut turn: Option<Turn> = None;
+        let mut access = None;
         if routes::needs_key(&public.0) {
-            let said = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let caller = match auth::authenticate(&self.app, said).await {
+            let (method, headers) = (request.method(), request.headers());
+            if let Some(answer) = sessions::preflight(&self.app, method, &public.0, headers).await {
+                return answer.unwrap_or_else(IntoResponse::into_response);
+            }
+            let said = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let caller = match auth::session_token(said) {
+                None => auth::authenticate(&self.app, said).await,
+                Some(token) => {
+                    let admitted = sessions::admit(&self.app, token, method, &public.0, headers).await;
+                    *page = admitted.0;
+                    admitted.1
+                }
+            };
+            let caller = match caller {
                 Ok(caller) => caller,
                 Err(error) => return error.into_response(),
             };
+            access.clone_from(&caller.session);
             if let Some(place) = place {
                 place.has_key();
             }
@@ -117,6 +141,10 @@ impl Pipeline {
         let response = match self.router.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
+        };
+        let response = match access {
+            None => response,
+            Some(access) => sessions::until_cut(&self.app, &access, response).await,
         };
         match turn {
             None => response,
@@ -141,9 +169,12 @@ fn rewrite(request: &mut Request<Body>) -> Result<(), ApiError> {
 }
 
 /// A refusal by a handler, or one by the framework, put in our words.
-fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
+pub(crate) fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         return Some(error);
+    }
+    if response.extensions().get::<Verbatim>().is_some() {
+        return None;
     }
     match response.status() {
         StatusCode::NOT_FOUND => Some(ApiError::new(Kind::RouteNotFound, "There is no such path.")),
@@ -159,7 +190,7 @@ fn refusal(response: &mut Response<Body>) -> Option<ApiError> {
     }
 }
 
-fn log(error: &ApiError, id: &RequestId, method: &str, path: &str) {
+pub(crate) fn log(error: &ApiError, id: &RequestId, method: &str, path: &str) {
     let Some(cause) = error.cause() else { return };
     // A path is short enough for a line, however long it came.
     let path: String = path.chars().take(256).collect();
@@ -174,6 +205,9 @@ pub(crate) fn render(error: &ApiError, id: &RequestId) -> Response<Body> {
     let mut response = Response::new(Body::from(error.envelope(&id.0).to_string()));
     *response.status_mut() = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if error.kind() == Kind::Unauthorized {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"runtime\""));
+    }
     if let Some(wait) = error.wait() {
         // Whole seconds in the header, never 0; `retryAfterMs` in the body is exact.
         let seconds = wait.as_millis().div_ceil(1000).max(1);

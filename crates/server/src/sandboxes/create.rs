@@ -8,6 +8,7 @@ use axum::extract::State as Extract;
 use axum::response::Response;
 use runtime_api::error::ErrorBody;
 use runtime_api::sandbox::{CreateSandbox, Sandbox};
+use runtime_model::network::Network;
 use runtime_model::{Event, SandboxId, Shape, State, limits};
 use runtime_proto::node::NodeError;
 use runtime_store::{Env, OnLimit, Operation, Outcome, Replay, SandboxRow, UserKind};
@@ -16,9 +17,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::change::{Step, apply, name_taken};
+use super::copy;
 use super::env::{check_env, env_map};
 use super::fields as rules;
 use super::live::Live;
+use super::network;
 use super::pause::{Wake, woken};
 use super::record::live_record;
 use crate::call::Call;
@@ -42,7 +45,12 @@ const NAME_ATTEMPTS: usize = 100;
     (status = 200, body = Sandbox), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 async fn create(Extract(app): Extract<AppState>, call: Call) -> Response {
     app.answer_once(call, |app, call| async move {
-        let wanted = Wanted::read(&app, &call)?;
+        let mut wanted = Wanted::read(&app, &call)?;
+        if wanted.refused.is_none()
+            && let Some(snapshot) = wanted.snapshot.take()
+        {
+            wanted.refused = copy::begin(&app, &call.caller, &snapshot, &wanted.given, &mut wanted.row).await.err();
+        }
         if wanted.get_or_create {
             get_or_create(&app, &call, wanted).await
         } else {
@@ -56,6 +64,9 @@ async fn create(Extract(app): Extract<AppState>, call: Call) -> Response {
 struct Wanted {
     row: SandboxRow,
     get_or_create: bool,
+    /// The snapshot it is to be a copy of, and what was said about its size and labels besides.
+    snapshot: Option<String>,
+    given: copy::Given,
     /// Well said, but not to be had here. Of no account where the name leads to a sandbox that is there.
     refused: Option<ApiError>,
 }
@@ -70,15 +81,17 @@ impl Wanted {
         if get_or_create && !named {
             fields.wrong("getOrCreate", "needs a name");
         }
-        let labels = fields.opt("labels", rules::labels).unwrap_or_default();
+        let labels = fields.opt("labels", rules::labels);
         let env: BTreeMap<String, String> = fields.opt("env", env_map).unwrap_or_default();
         let user = fields.opt("user", rules::user).unwrap_or(UserKind::Sandbox);
         fields.opt("funding", one_of(&[("trial", ()), ("paid", ())]));
         fields.opt("pausable", boolean);
         let region = fields.opt("region", line(1..=64));
-        let (shape, cpu_reserved) = shape(&mut fields);
+        let (shape, cpu_reserved, mut given) = shape(&mut fields);
+        given.labels = labels.is_some();
         let too_large = memory_beyond(shape, facts.memory_mib);
-        if let Some(why) = too_large.as_ref().filter(|_| !get_or_create) {
+        let of_a_snapshot = fields.has("snapshot");
+        if let Some(why) = too_large.as_ref().filter(|_| !get_or_create && !of_a_snapshot) {
             fields.wrong("memoryMiB", why);
         }
         let timeout = fields.opt("timeoutSeconds", rules::timeout_seconds);
@@ -88,7 +101,7 @@ impl Wanted {
         let persistent = fields.opt("persistent", boolean).unwrap_or_default();
         let max_total_cost_micros = fields.opt("maxTotalCostMicros", rules::money);
         fields.opt("maxCostMicros", rules::money);
-        let network = fields.opt("network", object(network));
+        let network = fields.opt("network", object(network::inner)).unwrap_or_else(Network::open);
         let image = fields.opt("image", line(1..=512));
         let snapshot = fields.opt("snapshot", line(1..=128));
         if image.is_some() && snapshot.is_some() {
@@ -100,10 +113,9 @@ impl Wanted {
         let secrets = fields.opt("secrets", list(0..=256, line(1..=128)));
         fields.finish()?;
 
-        let internet = network.as_ref().and_then(|network| network.internet);
         let to_be_had = || {
             check_env(&env, limits::ENV_VARS, limits::ENV_BYTES)?;
-            if let Some(why) = too_large {
+            if let Some(why) = too_large.filter(|_| !of_a_snapshot) {
                 return Err(ApiError::wrong("memoryMiB", why));
             }
             if let Some(region) = region.filter(|region| *region != app.config().region) {
@@ -114,9 +126,6 @@ impl Wanted {
                 return Err(ApiError::new(Kind::ImageNotFound, format!("There is no image {image}."))
                     .hint("Leave `image` out for the base image."));
             }
-            if let Some(snapshot) = snapshot {
-                return Err(ApiError::new(Kind::SnapshotNotFound, format!("There is no snapshot {snapshot}.")));
-            }
             if !volumes.is_empty() {
                 return Err(unavailable(Kind::Unavailable, "Volumes"));
             }
@@ -125,10 +134,6 @@ impl Wanted {
             }
             if secrets.as_ref().is_some_and(|names| !names.is_empty()) {
                 return Err(unavailable(Kind::SecretsUnavailable, "Egress secrets"));
-            }
-            if let Some(Network { internet: Some(true), .. } | Network { rules: true, .. }) = network {
-                return Err(unavailable(Kind::NetworkRulesUnavailable, "Internet access and network rules")
-                    .hint("Leave `network` out: a sandbox has no way out yet."));
             }
             Ok(())
         };
@@ -139,7 +144,7 @@ impl Wanted {
             id: SandboxId::new_v4(),
             credential: call.caller.credential,
             name,
-            labels,
+            labels: labels.unwrap_or_default(),
             env: Env(env),
             user,
             region: app.config().region.clone(),
@@ -154,7 +159,9 @@ impl Wanted {
             image: None,
             snapshot: None,
             secrets,
-            internet,
+            network,
+            network_version: 1,
+            network_updated_at: None,
             engine: facts.engine.to_owned(),
             state: State::Starting,
             reason: None,
@@ -172,7 +179,7 @@ impl Wanted {
             charged_micros: 0,
             held_micros: 0,
         };
-        Ok(Self { row, get_or_create, refused })
+        Ok(Self { row, get_or_create, snapshot, given, refused })
     }
 }
 
@@ -181,17 +188,22 @@ fn unavailable(kind: Kind, what: &str) -> ApiError {
         .hint("This version of the server does not have it; leave the field out.")
 }
 
-fn memory_beyond(shape: Shape, host_mib: u64) -> Option<String> {
+pub(super) fn memory_beyond(shape: Shape, host_mib: u64) -> Option<String> {
     // What nobody asked for is not refused: a small host runs the default on what it has.
     let asked = shape.memory_mib != limits::DEFAULT_MEMORY_MIB;
     (asked && shape.memory_mib > host_mib).then(|| format!("is more than the {host_mib} MiB this host has"))
 }
 
-fn shape(fields: &mut Fields) -> (Shape, bool) {
-    let vcpu = fields.opt("vcpu", int(limits::VCPU)).unwrap_or(limits::DEFAULT_VCPU);
-    let memory_mib = fields.opt("memoryMiB", int(limits::MEMORY_MIB));
-    let memory_mib = memory_mib.unwrap_or(limits::DEFAULT_MEMORY_MIB);
-    let disk_mib = fields.opt("diskMiB", int(limits::DISK_MIB)).unwrap_or(limits::DEFAULT_DISK_MIB);
+fn shape(fields: &mut Fields) -> (Shape, bool, copy::Given) {
+    let given = copy::Given {
+        vcpu: fields.opt("vcpu", int(limits::VCPU)),
+        memory_mib: fields.opt("memoryMiB", int(limits::MEMORY_MIB)),
+        disk_mib: fields.opt("diskMiB", int(limits::DISK_MIB)),
+        labels: false,
+    };
+    let vcpu = given.vcpu.unwrap_or(limits::DEFAULT_VCPU);
+    let memory_mib = given.memory_mib.unwrap_or(limits::DEFAULT_MEMORY_MIB);
+    let disk_mib = given.disk_mib.unwrap_or(limits::DEFAULT_DISK_MIB);
     let reserved = fields.opt("cpu", one_of(&[("shared", false), ("reserved", true)])).unwrap_or_default();
     let whole = vcpu * 1000;
     let floor = fields.opt("cpuFloorMillis", int(0..=16_000_u32));
@@ -199,21 +211,7 @@ fn shape(fields: &mut Fields) -> (Shape, bool) {
         fields.wrong("cpuFloorMillis", format!("is more than the {whole} of its vcpu"));
     }
     let cpu_floor_millis = if reserved { whole } else { floor.unwrap_or(limits::DEFAULT_CPU_FLOOR_MILLIS) };
-    (Shape { vcpu, memory_mib, disk_mib, cpu_floor_millis }, reserved)
-}
-
-struct Network {
-    internet: Option<bool>,
-    rules: bool,
-}
-
-fn network(mut fields: Fields) -> Checked<Network> {
-    let internet = fields.opt("internet", boolean);
-    let mut rules = false;
-    for name in ["allow", "deny", "connect"] {
-        rules |= fields.opt(name, list(0..=1024, line(1..=512))).is_some_and(|rules| !rules.is_empty());
-    }
-    fields.checked(Network { internet, rules })
+    (Shape { vcpu, memory_mib, disk_mib, cpu_floor_millis }, reserved, given)
 }
 
 fn volume(mut fields: Fields) -> Checked<()> {
@@ -349,7 +347,7 @@ async fn reuse(
 }
 
 /// A sandbox keeps its engine.
-pub(super) fn other_engine(row: &SandboxRow, engine: &str) -> ApiError {
+pub(crate) fn other_engine(row: &SandboxRow, engine: &str) -> ApiError {
     let text = format!("This sandbox was made on the engine {}; this server runs {engine}.", row.engine);
     ApiError::new(Kind::EngineMismatch, text)
 }

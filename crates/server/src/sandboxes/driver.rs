@@ -7,14 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use runtime_model::{Event, Reason, SandboxId, State};
+use runtime_model::{Event, Reason, SandboxId, SnapshotId, State};
 use runtime_proto::node::{Disk, NodeError, Order};
 use runtime_store::{Operation, SandboxRow};
 
 use super::change::{Step, apply};
 use super::live::Live;
+use super::network;
 use crate::AppState;
 use crate::error::{ApiError, Kind};
+
+/// Of a host that is busy with the sandbox.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 impl AppState {
     /// Has the driver look at the row, now or again.
@@ -30,14 +34,20 @@ impl AppState {
         self.tasks().spawn(async move { app.drive(&live).await });
     }
 
-    async fn drive(&self, live: &Live) {
+    async fn drive(&self, live: &Arc<Live>) {
         loop {
             let result = match live.peek() {
                 None => self.remove(live).await,
                 Some(row) => match (row.state, row.operation) {
                     (State::Starting, Some(Operation::StartKept)) => self.start(live, &row, Disk::Kept).await,
+                    (State::Starting, Some(Operation::StartCopy)) => self.start_copy(live, &row).await,
                     (State::Starting, _) => self.start(live, &row, Disk::New).await,
                     (State::Stopping, _) => self.stop(live).await,
+                    (State::Pausing, Some(Operation::Capture)) => self.capture_running(live).await,
+                    (State::Running, _) if live.wants_captures() => self.stand_still(live).await,
+                    (State::Paused | State::Stopped, _) if live.wants_captures() => {
+                        self.take_snapshots(live).await.map(|_| Next::Rest)
+                    }
                     (State::Pausing, _) => self.freeze(live).await,
                     (State::Resuming, _) => self.resume(live, &row).await,
                     (State::Running | State::Stopped | State::Paused, _) => Ok(Next::Rest),
@@ -62,7 +72,7 @@ impl AppState {
         let work = self.node().start(order(row, disk));
         // Cut short, a new sandbox would have no disk, and every stop keeps one: that start goes on to its end.
         let started = match disk {
-            Disk::New => self.unless(live, |row| row.is_none(), work).await?,
+            Disk::New | Disk::Snapshot(_) => self.unless(live, |row| row.is_none(), work).await?,
             Disk::Kept => self.unless_moved_on(live, State::Starting, work).await?,
         };
         // What becomes of it is not a matter of this start any more.
@@ -72,12 +82,17 @@ impl AppState {
         match started {
             Ok(()) => {
                 live.note_start_error(None);
+                live.note_started_under(row.network_version);
                 self.report(live, Event::Booted, |_| {}).await?;
+                // They may have changed while it started.
+                self.enforce(live).await?;
             }
+            // After a crash its host looks first whether the copy runs already.
+            Err(NodeError::Busy(_)) if matches!(disk, Disk::Snapshot(_)) => tokio::time::sleep(ASK_AGAIN).await,
             Err(error) => {
                 tracing::warn!(sandbox = %id, error = &error as &dyn std::error::Error, "a start failed");
                 let undone = match disk {
-                    Disk::New => self.node().remove(id).await,
+                    Disk::New | Disk::Snapshot(_) => self.node().remove(id).await,
                     Disk::Kept => self.node().stop(id).await,
                 };
                 undone.map_err(|error| ApiError::internal(format!("undoing the start of sandbox {id}"), error))?;
@@ -91,6 +106,62 @@ impl AppState {
             }
         }
         Ok(Next::Look)
+    }
+
+    async fn start_copy(&self, live: &Live, row: &SandboxRow) -> Result<Next, ApiError> {
+        match row.snapshot.as_deref().and_then(|id| id.parse::<SnapshotId>().ok()) {
+            Some(snapshot) => self.start(live, row, Disk::Snapshot(snapshot)).await,
+            None => {
+                live.note_start_error(Some(NodeError::SnapshotGone));
+                self.report(live, Event::BootFailed, |row| row.reason = Some(Reason::StartupFailed)).await?;
+                Ok(Next::Look)
+            }
+        }
+    }
+
+    /// Snapshots are wanted of one that runs. Its row says so before it stands still, and goes on from there after a crash.
+    async fn stand_still(&self, live: &Live) -> Result<Next, ApiError> {
+        let step = |row: &SandboxRow| {
+            if row.state != State::Running {
+                return Ok(Step::Stay);
+            }
+            let Some(mut next) = apply(row, Event::Pause)? else { return Ok(Step::Stay) };
+            next.operation = Some(Operation::Capture);
+            Ok(Step::save(next))
+        };
+        match self.change(live, step).await {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(Next::Look),
+        }
+    }
+
+    async fn capture_running(&self, live: &Arc<Live>) -> Result<Next, ApiError> {
+        let there = self.take_snapshots(live).await?;
+        let machines = self.node().machines().await;
+        let machines = machines.map_err(|error| ApiError::internal("looking at the machines", error))?;
+        if !there || !machines.iter().any(|one| one.id == live.id && (one.running || one.paused)) {
+            tracing::warn!(sandbox = %live.id, "its machine was gone when a snapshot was taken; its disk is kept");
+            let lost = |row: &mut SandboxRow| {
+                row.reason = Some(Reason::HostStopped);
+                row.disk_kept = true;
+            };
+            self.report(live, Event::Ended, lost).await?;
+            return Ok(Next::Look);
+        }
+        let step = |row: &SandboxRow| {
+            // Paused by somebody meanwhile, or woken, or stopped: then that is what counts.
+            if row.state != State::Pausing || row.operation != Some(Operation::Capture) {
+                return Ok(Step::Stay);
+            }
+            let Some(mut next) = apply(row, Event::Wake)? else { return Ok(Step::Stay) };
+            next.operation = Some(Operation::Wake);
+            next.memory_restored = None;
+            Ok(Step::save(next))
+        };
+        match self.change(live, step).await {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => Ok(Next::Look),
+        }
     }
 
     async fn freeze(&self, live: &Live) -> Result<Next, ApiError> {
@@ -126,12 +197,12 @@ impl AppState {
     }
 
     /// The same where `moved_on` says it of the row, which is gone where there is none.
-    async fn unless(
+    pub(crate) async fn unless<T>(
         &self,
         live: &Live,
         moved_on: impl Fn(Option<&SandboxRow>) -> bool,
-        mut work: impl Future<Output = Result<(), NodeError>> + Unpin,
-    ) -> Result<Result<(), NodeError>, ApiError> {
+        mut work: impl Future<Output = Result<T, NodeError>> + Unpin,
+    ) -> Result<Result<T, NodeError>, ApiError> {
         let moved_on = tokio::select! {
             done = &mut work => return Ok(done),
             row = live.wait_until(Duration::MAX, |row| moved_on(Some(row))) => moved_on(row.as_deref()),
@@ -156,7 +227,9 @@ impl AppState {
         match woken {
             Ok(()) => {
                 live.note_start_error(None);
+                live.note_started_under(row.network_version);
                 self.report(live, Event::Thawed, |row| row.memory_restored = Some(!lost)).await?;
+                self.enforce(live).await?;
             }
             Err(error @ NodeError::MemoryGone(_)) => {
                 tracing::error!(
@@ -201,6 +274,7 @@ impl AppState {
 
     async fn remove(&self, live: &Live) -> Result<Next, ApiError> {
         let id = live.id;
+        self.fail_snapshots_of(id).await?;
         self.node().remove(id).await.map_err(|error| ApiError::internal(format!("removing sandbox {id}"), error))?;
         let noted = self.store().removed(id).await;
         noted.map_err(|error| ApiError::internal(format!("noting the removal of sandbox {id}"), error))?;
@@ -235,7 +309,13 @@ impl AppState {
 
 fn order(row: &SandboxRow, disk: Disk) -> Order {
     let id = row.id;
-    Order { id, shape: row.shape, hostname: format!("sandbox-{}", &id.to_string()[..8]), disk }
+    Order {
+        id,
+        shape: row.shape,
+        hostname: format!("sandbox-{}", &id.to_string()[..8]),
+        disk,
+        rules: network::rules(row),
+    }
 }
 
 enum Next {

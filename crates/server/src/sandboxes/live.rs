@@ -1,12 +1,12 @@
 //! One sandbox in memory: its current row, published to all who wait, its activity, and whether its driver is at work.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use runtime_model::{SandboxId, State};
 use runtime_proto::node::NodeError;
-use runtime_store::SandboxRow;
+use runtime_store::{Operation, SandboxRow};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,12 @@ pub struct Live {
     cpu: Mutex<Option<(Instant, u64)>>,
     /// A task is looking whether a limit is reached.
     limiting: AtomicBool,
+    /// Snapshots are wanted of it.
+    captures: AtomicBool,
+    /// The version of the network rules that the node holds it to, as far as this server knows.
+    enforced: AtomicU64,
+    /// A task is having newer ones enforced.
+    enforcing: AtomicBool,
     /// Why the last start, pause or wake failed, for the one who asked for it.
     start_error: Mutex<Option<NodeError>>,
 }
@@ -58,6 +64,9 @@ impl Live {
             work: Mutex::new(Work::Asleep),
             cpu: Mutex::new(None),
             limiting: AtomicBool::new(false),
+            captures: AtomicBool::new(false),
+            enforced: AtomicU64::new(0),
+            enforcing: AtomicBool::new(false),
             start_error: Mutex::new(None),
         }
     }
@@ -174,6 +183,40 @@ impl Live {
         self.limiting.store(false, Ordering::Release);
     }
 
+    pub(crate) fn want_captures(&self) {
+        self.captures.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn captures_seen(&self) {
+        self.captures.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn wants_captures(&self) -> bool {
+        self.captures.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn enforced(&self) -> u64 {
+        self.enforced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_enforced(&self, version: u64) {
+        self.enforced.fetch_max(version, Ordering::AcqRel);
+    }
+
+    /// A new machine: what an earlier one was held to says nothing of it.
+    pub(crate) fn note_started_under(&self, version: u64) {
+        self.enforced.store(version, Ordering::Release);
+    }
+
+    /// True: the caller is the only one to have newer rules enforced.
+    pub(crate) fn begin_enforcing(&self) -> bool {
+        !self.enforcing.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_enforcing(&self) {
+        self.enforcing.store(false, Ordering::Release);
+    }
+
     pub(crate) fn note_start_error(&self, error: Option<NodeError>) {
         *self.start_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
@@ -257,7 +300,11 @@ impl AppState {
         let id = parse_id(id)?;
         let live = self.live(id).await?.ok_or_else(not_found)?;
         let row = live.row()?;
-        if caller.reaches(row.credential) { Ok(live) } else { Err(not_found()) }
+        let reached = match &caller.session {
+            Some(access) => access.sandbox == id,
+            None => caller.reaches(row.credential),
+        };
+        if reached { Ok(live) } else { Err(not_found()) }
     }
 
     /// The same for a call into the sandbox: wakes it, waits while it starts, refuses one that is stopped.
@@ -286,6 +333,8 @@ impl AppState {
             match row.state {
                 State::Running => return Ok(Ready::new(live, row)),
                 State::Stopping | State::Stopped => return Err(stopped()),
+                // It stands still for a snapshot, and goes on by itself.
+                State::Pausing if row.operation == Some(Operation::Capture) => {}
                 State::Pausing | State::Paused if !row.auto_wake => {
                     return Err(ApiError::new(Kind::SandboxPaused, "The sandbox is paused.").hint("Wake it first."));
                 }

@@ -6,19 +6,22 @@
 //! with.
 
 mod change;
+mod copy;
 mod create;
 mod driver;
 mod env;
-mod fields;
+pub(crate) mod fields;
 mod find;
 mod lifecycle;
 mod live;
+mod network;
 mod pause;
 mod record;
 mod registry;
 mod settings;
 
-pub(crate) use change::{Step, apply};
+pub(crate) use change::{Step, apply, name_taken};
+pub(crate) use create::other_engine;
 pub use env::check_env;
 pub(crate) use env::env_map;
 pub(crate) use find::json_response;
@@ -34,6 +37,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .merge(create::router())
         .merge(find::router())
         .merge(lifecycle::router())
+        .merge(network::router())
         .merge(pause::router())
         .merge(settings::router())
 }

@@ -115,7 +115,12 @@ impl AppState {
                 if !still(row) {
                     return Ok(Step::Stay);
                 }
-                let Some(mut next) = apply(row, Event::Pause)? else { return Ok(Step::Stay) };
+                let mut next = match apply(row, Event::Pause)? {
+                    Some(next) => next,
+                    // It stands still for a snapshot, and is to stay so.
+                    None if row.operation == Some(Operation::Capture) => row.clone(),
+                    None => return Ok(Step::Stay),
+                };
                 next.operation = Some(Operation::Pause);
                 next.reason = reason;
                 live.note_start_error(None);

@@ -13,12 +13,13 @@ use super::change::{Step, name_taken};
 use super::env::{check_env, env_changes};
 use super::fields as rules;
 use super::live::Live;
+use super::network;
 use super::record::live_record;
 use crate::AppState;
 use crate::call::Call;
 use crate::clock::{now_ms, seconds};
 use crate::error::{ApiError, Kind};
-use crate::fields::{boolean, int};
+use crate::fields::{boolean, int, object};
 use crate::idempotency::{Answer, Keep};
 
 pub(super) fn router() -> OpenApiRouter<AppState> {
@@ -46,6 +47,7 @@ async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
         let max_cost = fields.nullable("maxTotalCostMicros", rules::money);
         let timeout = fields.opt("timeoutSeconds", rules::timeout_seconds);
         let on_limit = rules::on_limit(&mut fields);
+        let network = fields.opt("network", object(network::inner));
         let tailscale = fields.has("tailscale");
         fields.ignore("tailscale");
         fields.finish()?;
@@ -75,6 +77,9 @@ async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
             next.persistent = persistent.unwrap_or(row.persistent);
             next.max_total_cost_micros = max_cost.unwrap_or(row.max_total_cost_micros);
             next.on_limit = on_limit.unwrap_or(row.on_limit);
+            if let Some(network) = &network {
+                network::replace(&mut next, network);
+            }
             if let Some(timeout) = timeout {
                 next.timeout_seconds = timeout;
                 // A paused one counts from its next wake.
@@ -83,10 +88,15 @@ async fn update(Extract(app): Extract<AppState>, Path(id): Path<String>, call: C
             }
             Ok(Step::save(next))
         };
-        match save(&app, &live, &call, step).await {
-            Err(error) if error.kind() == Kind::NameTaken => Err(who_has(&app, &call, name.flatten()).await?),
-            other => other,
+        let answer = match save(&app, &live, &call, step).await {
+            Err(error) if error.kind() == Kind::NameTaken => return Err(who_has(&app, &call, name.flatten()).await?),
+            other => other?,
+        };
+        // The change is kept whatever comes now: if the node cannot be told, the reconciler tells it.
+        if network.is_some() {
+            app.enforce(&live).await?;
         }
+        Ok(answer)
     })
     .await
 }

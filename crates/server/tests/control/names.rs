@@ -96,7 +96,6 @@ async fn a_held_name_is_answered_whatever_else_is_asked_for() {
     for (field, value, status, code) in [
         ("image", json!("gone"), 404, "image_not_found"),
         ("snapshot", json!("gone"), 404, "snapshot_not_found"),
-        ("network", json!({"internet": true}), 501, "network_rules_unavailable"),
         ("volumes", json!([{"volumeId": "v", "path": "/v"}]), 501, "unavailable"),
         ("secrets", json!(["a"]), 501, "secrets_unavailable"),
         ("region", json!("eu"), 400, "invalid_region"),

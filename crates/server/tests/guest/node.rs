@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use runtime_model::SandboxId;
 use runtime_proto::channel::{Channel, Config, Opener, Side};
+use runtime_proto::egress::{DecisionPage, Rules};
 use runtime_proto::guest::{Hello, Request, encode};
 use runtime_proto::node::{GuestStream, HostFacts, MachineStatus, Node, NodeError, NodeEvent, Order, Usage};
 use runtime_proto::{PROTOCOL, PROTOCOL_MIN, handshake};
@@ -63,7 +64,8 @@ async fn attach(mut stdin: ChildStdin, mut stdout: ChildStdout, child: Child) ->
         ..Hello::default()
     };
     let (_, mut rest) = handshake::greet(&mut stdout, &mut stdin, &hello).await.expect("the agent welcomes");
-    let config = Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096, max_incoming: 4096 };
+    let config =
+        Config { side: Side::Host, epoch, max_open: 1 << 20, max_streams: 4096, max_flows: 64, max_incoming: 4096 };
     let (host, incoming, pump) = Channel::new(config).into_parts();
     let (hang_up, hung_up) = oneshot::channel::<()>();
     let pump = tokio::spawn(async move {
@@ -133,6 +135,14 @@ impl Node for LocalNode {
 
     async fn set_disk_limit(&self, _id: SandboxId, _disk_mib: u64) -> Result<(), NodeError> {
         Ok(())
+    }
+
+    async fn set_network(&self, _: SandboxId, _: Rules) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    async fn decisions(&self, _: SandboxId, _: Option<u64>, _: usize) -> Result<DecisionPage, NodeError> {
+        Ok(DecisionPage::default())
     }
 
     async fn ask(&self, id: SandboxId, request: Request) -> Result<GuestStream, NodeError> {

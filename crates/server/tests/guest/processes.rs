@@ -84,6 +84,8 @@ async fn what_processes_refuse() {
         (format!("{at}:write"), json!({"base64": "?", "offset": 0}), 400, "invalid_request"),
         (format!("{at}:write"), json!({"data": "x"}), 400, "invalid_request"),
         (format!("{at}:resize"), json!({"cols": 80, "rows": 24}), 400, "invalid_request"),
+        (format!("{at}:resize"), json!({"cols": 80}), 400, "invalid_request"),
+        ("{s}/processes/nope:resize".to_owned(), json!({"cols": 80, "rows": 24}), 404, "not_found"),
         ("{s}/processes/nope:signal".to_owned(), json!({"signal": "SIGTERM"}), 404, "not_found"),
     ] {
         let answer = stack.post(&path, body.clone()).await;

@@ -1,10 +1,14 @@
 //! Every change, as statements inside the writer's transaction.
 
-use runtime_model::{CredentialId, SandboxId};
+use runtime_model::{CredentialId, SandboxId, SessionId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
-use crate::{CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, StoreError};
+use super::{session, snapshot};
+use crate::{
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow, SnapshotRow,
+    StoreError,
+};
 
 pub(super) enum Change {
     InsertCredential(CredentialRow),
@@ -13,10 +17,15 @@ pub(super) enum Change {
     Remember(IdempotencyRow),
     Sweep(i64, i64),
     CreateSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
+    CreateSandboxes(Vec<SandboxRow>, Option<IdempotencyRow>),
     UncreateSandbox(SandboxId, Option<(String, String)>),
     SaveSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
     DeleteSandbox(DeletedRow, Option<IdempotencyRow>),
     Removed(SandboxId),
+    CreateSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
+    SaveSnapshot(Box<SnapshotRow>, Option<IdempotencyRow>),
+    CreateSession(Box<SessionRow>, Option<IdempotencyRow>, u32),
+    RevokeSession(SandboxId, SessionId, i64),
     Touch(Vec<(SandboxId, i64)>),
 }
 
@@ -42,6 +51,11 @@ impl Change {
             Self::Remember(row) => remember(db, &row).await.map(|()| Applied::Flag(true)),
             Self::Sweep(now, deleted_before) => sweep(db, now, deleted_before).await,
             Self::CreateSandbox(row, key) => create(db, &row, key).await,
+            Self::CreateSandboxes(rows, key) => create_all(db, &rows, key).await,
+            Self::CreateSnapshot(row, key) => create_snapshot(db, &row, key).await,
+            Self::SaveSnapshot(row, key) => save_snapshot(db, &row, key).await,
+            Self::CreateSession(row, key, most) => create_session(db, &row, key, most).await,
+            Self::RevokeSession(sandbox, id, at) => session::revoke(db, sandbox, id, at).await.map(Applied::Flag),
             Self::UncreateSandbox(id, key) => uncreate(db, id, key).await,
             Self::SaveSandbox(row, key) => save(db, &row, key).await,
             Self::DeleteSandbox(row, key) => delete(db, &row, key).await,
@@ -50,6 +64,10 @@ impl Change {
         }
     }
 }
+
+/// Before what is no single sandbox in the column of that name.
+pub(super) const SNAPSHOT: &str = "snapshot:";
+pub(super) const FORK: &str = "fork:";
 
 fn at(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Sql { step, source }
@@ -100,6 +118,11 @@ async fn remember(db: &mut SqliteConnection, row: &IdempotencyRow) -> Result<(),
     let (body, sandbox) = match &row.replay {
         Replay::Body(body) => (Some(body.as_slice()), None),
         Replay::Sandbox(id) => (None, Some(id.to_string())),
+        Replay::Snapshot(id) => (None, Some(format!("{SNAPSHOT}{id}"))),
+        Replay::Fork(ids) => {
+            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            (None, Some(format!("{FORK}{}", ids.join(","))))
+        }
     };
     sqlx::query(
         "insert into idempotency (scope, key, fingerprint, status, body, sandbox, expires_at) \
@@ -159,6 +182,12 @@ async fn sweep(db: &mut SqliteConnection, now: i64, deleted_before: i64) -> Resu
         .execute(&mut *db)
         .await
         .map_err(at("sweeping deleted sandboxes"))?;
+    sqlx::query("delete from snapshots where state = 'deleted' and deleted_at < $1")
+        .bind(deleted_before)
+        .execute(&mut *db)
+        .await
+        .map_err(at("sweeping deleted snapshots"))?;
+    session::sweep(db, deleted_before).await?;
     bound_bodies(db, REMEMBERED_BYTES).await?;
     // A little each time, so that no change waits long for it.
     sqlx::query("pragma incremental_vacuum(2048)").execute(db).await.map_err(at("giving back free pages"))?;
@@ -236,6 +265,63 @@ async fn create(
     write_row(db, row, INSERT).await?;
     if let Some(holder) = hold_name(db, row).await? {
         return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_all(
+    db: &mut SqliteConnection,
+    rows: &[SandboxRow],
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    let now = rows.first().map_or(0, |row| row.created_at);
+    if let Some(held) = claim(db, key.as_ref(), now).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    for row in rows {
+        write_row(db, row, INSERT).await?;
+        if let Some(holder) = hold_name(db, row).await? {
+            return Ok(Applied::Outcome(Outcome::NameHeld(holder)));
+        }
+    }
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_snapshot(
+    db: &mut SqliteConnection,
+    row: &SnapshotRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    snapshot::write(db, row, snapshot::INSERT).await?;
+    Ok(Applied::Outcome(Outcome::Done))
+}
+
+async fn create_session(
+    db: &mut SqliteConnection,
+    row: &SessionRow,
+    key: Option<IdempotencyRow>,
+    most: u32,
+) -> Result<Applied, StoreError> {
+    if let Some(held) = claim(db, key.as_ref(), row.created_at).await? {
+        return Ok(Applied::Outcome(Outcome::KeyUsed(Box::new(held))));
+    }
+    let stored = session::insert(db, row, most).await?;
+    Ok(Applied::Outcome(if stored { Outcome::Done } else { Outcome::Moved }))
+}
+
+async fn save_snapshot(
+    db: &mut SqliteConnection,
+    row: &SnapshotRow,
+    key: Option<IdempotencyRow>,
+) -> Result<Applied, StoreError> {
+    if snapshot::write(db, row, snapshot::UPDATE).await? == 0 {
+        return Ok(Applied::Outcome(Outcome::Moved));
+    }
+    if let Some(key) = key {
+        remember(db, &key).await?;
     }
     Ok(Applied::Outcome(Outcome::Done))
 }
@@ -329,20 +415,20 @@ async fn touch(db: &mut SqliteConnection, seen: &[(SandboxId, i64)]) -> Result<A
 
 const INSERT: &str = "insert into sandboxes (id, generation, credential, name, labels, env, user, region, vcpu, \
      memory_mib, disk_mib, cpu_floor_millis, cpu_reserved, timeout_seconds, on_limit, idle_seconds, auto_wake, \
-     persistent, max_total_cost_micros, image, snapshot, secrets, internet, engine, state, reason, operation, \
+     persistent, max_total_cost_micros, image, snapshot, secrets, network, engine, state, reason, operation, \
      created_at, ready_at, last_active_at, ends_at, ended_at, paused_at, retention_days, disk_kept, memory_restored, \
-     charged_micros, held_micros) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
-     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)";
+     charged_micros, held_micros, network_version, network_updated_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40)";
 
 /// Only from the generation before: a change that was decided on an older row changes nothing.
 const UPDATE: &str = "update sandboxes set generation = $2, credential = $3, name = $4, labels = $5, env = $6, \
      user = $7, region = $8, vcpu = $9, memory_mib = $10, disk_mib = $11, cpu_floor_millis = $12, cpu_reserved = $13, \
      timeout_seconds = $14, on_limit = $15, idle_seconds = $16, auto_wake = $17, persistent = $18, \
-     max_total_cost_micros = $19, image = $20, snapshot = $21, secrets = $22, internet = $23, engine = $24, \
+     max_total_cost_micros = $19, image = $20, snapshot = $21, secrets = $22, network = $23, engine = $24, \
      state = $25, reason = $26, operation = $27, created_at = $28, ready_at = $29, \
      last_active_at = max(coalesce(last_active_at, 0), coalesce($30, 0)), ends_at = $31, ended_at = $32, \
      paused_at = $33, retention_days = $34, disk_kept = $35, memory_restored = $36, charged_micros = $37, \
-     held_micros = $38 where id = $1 and generation = $2 - 1";
+     held_micros = $38, network_version = $39, network_updated_at = $40 where id = $1 and generation = $2 - 1";
 
 /// Runs [`INSERT`] or [`UPDATE`], which number their values alike.
 async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static str) -> Result<u64, StoreError> {
@@ -370,7 +456,7 @@ async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static st
         .bind(&row.image)
         .bind(&row.snapshot)
         .bind(row.secrets.as_ref().map(json_text))
-        .bind(row.internet)
+        .bind(json_text(&row.network))
         .bind(&row.engine)
         .bind(row.state.as_str())
         .bind(row.reason.map(|reason| reason.as_str()))
@@ -386,6 +472,8 @@ async fn write_row(db: &mut SqliteConnection, row: &SandboxRow, sql: &'static st
         .bind(row.memory_restored)
         .bind(row.charged_micros)
         .bind(row.held_micros)
+        .bind(i64::try_from(row.network_version).unwrap_or(i64::MAX))
+        .bind(row.network_updated_at)
         .execute(db)
         .await
         .map_err(at(step))?;

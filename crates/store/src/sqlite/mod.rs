@@ -7,6 +7,8 @@
 mod change;
 mod epoch;
 mod read;
+mod session;
+mod snapshot;
 mod writer;
 
 use std::fs::{OpenOptions, Permissions};
@@ -15,13 +17,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use runtime_model::{CredentialId, SandboxId};
+use runtime_model::{CredentialId, SandboxId, SessionId, SnapshotId};
 use sqlx::sqlite::{
     SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use tokio::sync::oneshot;
 
-use crate::{CredentialRow, DeletedRow, IdempotencyRow, ListFilter, Outcome, SandboxRow, Store, StoreError};
+use crate::{
+    CredentialRow, DeletedRow, FoundSession, IdempotencyRow, ListFilter, Outcome, SandboxRow, SessionRow,
+    SnapshotFilter, SnapshotRow, Store, StoreError,
+};
 use change::{Applied, Change};
 use epoch::Epoch;
 use writer::Writer;
@@ -150,6 +155,14 @@ impl Store for SqliteStore {
         self.outcome(Change::CreateSandbox(Box::new(row), key)).await
     }
 
+    async fn create_sandboxes(
+        &self,
+        rows: Vec<SandboxRow>,
+        key: Option<IdempotencyRow>,
+    ) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSandboxes(rows, key)).await
+    }
+
     async fn uncreate_sandbox(&self, id: SandboxId, key: Option<(String, String)>) -> Result<(), StoreError> {
         self.flag(Change::UncreateSandbox(id, key)).await.map(drop)
     }
@@ -196,6 +209,55 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: ListFilter) -> Result<Vec<SandboxRow>, StoreError> {
         read::list(&self.readers, filter).await
+    }
+
+    async fn create_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSnapshot(Box::new(row), key)).await
+    }
+
+    async fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>, StoreError> {
+        snapshot::one(&self.readers, id).await
+    }
+
+    async fn save_snapshot(&self, row: SnapshotRow, key: Option<IdempotencyRow>) -> Result<Outcome, StoreError> {
+        self.outcome(Change::SaveSnapshot(Box::new(row), key)).await
+    }
+
+    async fn snapshots(&self, filter: SnapshotFilter) -> Result<Vec<SnapshotRow>, StoreError> {
+        snapshot::list(&self.readers, filter).await
+    }
+
+    async fn unfinished_snapshots(&self) -> Result<Vec<SnapshotRow>, StoreError> {
+        snapshot::unfinished(&self.readers).await
+    }
+
+    async fn expired_snapshots(&self, now_ms: i64) -> Result<Vec<SnapshotId>, StoreError> {
+        snapshot::expired(&self.readers, now_ms).await
+    }
+
+    async fn create_session(
+        &self,
+        row: SessionRow,
+        key: Option<IdempotencyRow>,
+        most: u32,
+    ) -> Result<Outcome, StoreError> {
+        self.outcome(Change::CreateSession(Box::new(row), key, most)).await
+    }
+
+    async fn session_by_hash(&self, hash: [u8; 32]) -> Result<Option<FoundSession>, StoreError> {
+        session::by_hash(&self.readers, hash).await
+    }
+
+    async fn session(&self, sandbox: SandboxId, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        session::one(&self.readers, sandbox, id).await
+    }
+
+    async fn sessions(&self, sandbox: SandboxId, ended_after_ms: i64) -> Result<Vec<SessionRow>, StoreError> {
+        session::of(&self.readers, sandbox, ended_after_ms).await
+    }
+
+    async fn revoke_session(&self, sandbox: SandboxId, id: SessionId, at_ms: i64) -> Result<bool, StoreError> {
+        self.flag(Change::RevokeSession(sandbox, id, at_ms)).await
     }
 
     async fn touch(&self, seen: Vec<(SandboxId, i64)>) -> Result<(), StoreError> {

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{ColumnIndex, Decode, Row, Sqlite, Type};
 
+use super::change::{FORK, SNAPSHOT};
 use crate::{
     CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, StoreError,
     UserKind,
@@ -20,13 +21,13 @@ pub(super) fn json_text(value: &impl serde::Serialize) -> String {
 }
 
 /// A row with the words for what is wrong in it.
-struct Columns<'r> {
-    row: &'r SqliteRow,
-    step: &'static str,
+pub(super) struct Columns<'r> {
+    pub(super) row: &'r SqliteRow,
+    pub(super) step: &'static str,
 }
 
 impl<'r> Columns<'r> {
-    fn get<T>(&self, column: &'static str) -> Result<T, StoreError>
+    pub(super) fn get<T>(&self, column: &'static str) -> Result<T, StoreError>
     where
         T: Decode<'r, Sqlite> + Type<Sqlite>,
         &'static str: ColumnIndex<SqliteRow>,
@@ -34,21 +35,25 @@ impl<'r> Columns<'r> {
         self.row.try_get(column).map_err(at(self.step))
     }
 
-    fn corrupt(&self, column: &'static str) -> StoreError {
+    pub(super) fn corrupt(&self, column: &'static str) -> StoreError {
         let object = self.row.try_get::<String, _>("id").unwrap_or_else(|_| "a row".to_owned());
         StoreError::Corrupt { step: self.step, column, object }
     }
 
     /// An integer column that holds a smaller type.
-    fn small<T: TryFrom<i64>>(&self, column: &'static str) -> Result<T, StoreError> {
+    pub(super) fn small<T: TryFrom<i64>>(&self, column: &'static str) -> Result<T, StoreError> {
         T::try_from(self.get::<i64>(column)?).map_err(|_| self.corrupt(column))
     }
 
-    fn parsed<T>(&self, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
+    pub(super) fn parsed<T>(&self, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
         parse(self.get::<&str>(column)?).ok_or_else(|| self.corrupt(column))
     }
 
-    fn parsed_opt<T>(&self, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, StoreError> {
+    pub(super) fn parsed_opt<T>(
+        &self,
+        column: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
         match self.get::<Option<&str>>(column)? {
             None => Ok(None),
             Some(text) => parse(text).map(Some).ok_or_else(|| self.corrupt(column)),
@@ -56,11 +61,11 @@ impl<'r> Columns<'r> {
     }
 }
 
-fn json<T: DeserializeOwned>(text: &str) -> Option<T> {
+pub(super) fn json<T: DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_str(text).ok()
 }
 
-fn id<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub(super) fn id<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
@@ -106,9 +111,9 @@ pub(super) async fn credentials(db: &SqlitePool) -> Result<Vec<CredentialRow>, S
 
 pub(super) fn idempotency_from(step: &'static str, row: &SqliteRow) -> Result<IdempotencyRow, StoreError> {
     let c = Columns { row, step };
-    let replay = match (c.get::<Option<Vec<u8>>>("body")?, c.parsed_opt("sandbox", id)?) {
+    let replay = match (c.get::<Option<Vec<u8>>>("body")?, c.parsed_opt("sandbox", replay_from)?) {
         (Some(body), None) => Replay::Body(body),
-        (None, Some(sandbox)) => Replay::Sandbox(sandbox),
+        (None, Some(replay)) => replay,
         _ => return Err(c.corrupt("body")),
     };
     Ok(IdempotencyRow {
@@ -119,6 +124,16 @@ pub(super) fn idempotency_from(step: &'static str, row: &SqliteRow) -> Result<Id
         replay,
         expires_at: c.get("expires_at")?,
     })
+}
+
+fn replay_from(text: &str) -> Option<Replay> {
+    if let Some(snapshot) = text.strip_prefix(SNAPSHOT) {
+        return id(snapshot).map(Replay::Snapshot);
+    }
+    match text.strip_prefix(FORK) {
+        Some(ids) => ids.split(',').map(id).collect::<Option<_>>().map(Replay::Fork),
+        None => id(text).map(Replay::Sandbox),
+    }
 }
 
 pub(super) async fn remembered(
@@ -178,7 +193,9 @@ fn sandbox_from(step: &'static str, row: &SqliteRow) -> Result<SandboxRow, Store
         image: c.get("image")?,
         snapshot: c.get("snapshot")?,
         secrets: c.parsed_opt("secrets", json)?,
-        internet: c.get("internet")?,
+        network: c.parsed("network", json)?,
+        network_version: c.small("network_version")?,
+        network_updated_at: c.get("network_updated_at")?,
         engine: c.get("engine")?,
         state: c.parsed("state", State::parse)?,
         reason: c.parsed_opt("reason", Reason::parse)?,
@@ -231,7 +248,7 @@ async fn ids(db: &SqlitePool, step: &'static str, sql: &'static str) -> Result<V
 }
 
 /// The rows that read. One that does not is told of, and hides none of the others.
-fn readable<T>(rows: impl Iterator<Item = Result<T, StoreError>>) -> Vec<T> {
+pub(super) fn readable<T>(rows: impl Iterator<Item = Result<T, StoreError>>) -> Vec<T> {
     rows.filter_map(|row| {
         row.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a row is passed over")).ok()
     })

@@ -262,6 +262,259 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/files/archive": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a folder as tar, or as a gzip of it. */
+        get: {
+            parameters: {
+                query: {
+                    /** @description A directory */
+                    path: string;
+                    /** @description Compressed */
+                    gzip?: boolean;
+                    /** @description sandbox or root */
+                    user?: string;
+                    /** @description Relative paths that are left out with all below */
+                    exclude?: string[];
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                /** @description The archive */
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/octet-stream": unknown;
+                    };
+                };
+            };
+        };
+        /** Unpack a small tar, or gzip of one, into a folder, which is made if it is missing. */
+        put: {
+            parameters: {
+                query: {
+                    /** @description A directory */
+                    path: string;
+                    /** @description sandbox or root */
+                    user?: string;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            /** @description At most 1,048,576 bytes */
+            requestBody: {
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/archive/uploads": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begin an archive that comes in parts, in order. It is unpacked as it comes; one that nobody sends to for ten minutes
+         *     is given up.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ArchiveRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["UploadStarted"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/archive/uploads/{upload}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Send the next part; one that was taken already is skipped. */
+        put: {
+            parameters: {
+                query: {
+                    /** @description How many bytes came before it */
+                    offset: number;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            /** @description At most 1,048,576 bytes */
+            requestBody: {
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["UploadProgress"];
+                    };
+                };
+            };
+        };
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/archive/uploads/{upload}:abort": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the archive up; what was unpacked of it stays. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/archive/uploads/{upload}:commit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** All parts are sent: answers once everything is unpacked. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/files/content": {
         parameters: {
             query?: never;
@@ -598,6 +851,149 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/network": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The rules of a sandbox, and whether they are in force. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SandboxNetwork"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        /** Replace the rules. What is left out is emptied. Answered once they hold, for open connections too. */
+        put: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["NetworkRules"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SandboxNetwork"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/network/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was decided about its connections, newest first. The last thousand are kept, until the server stops. */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description 1 to 200; default 50. */
+                    limit?: number;
+                    cursor?: string;
+                };
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["NetworkDecisionPage"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/processes": {
         parameters: {
             query?: never;
@@ -750,6 +1146,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/processes/{process}:resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the terminal of a process another size. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["PtySize"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/processes/{process}:signal": {
         parameters: {
             query?: never;
@@ -838,6 +1278,413 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Sessions that live, and those that ended within a day, newest first; without their tokens. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SessionList"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /** Make a session: what a web page needs to use this sandbox without a key. The token is in this answer only. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["CreateSession"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["NewSession"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                429: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/sessions/{session}:revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End a session now, and what it has open. Repeatable. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                    session: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Session"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/terminal": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Open a terminal, or show one that is open. A WebSocket: text `{"type":"ready","processId"}` first, then output as
+         *     binary frames, `{"type":"exit","exitCode"}` at the end. Typed bytes go as binary frames, a new size as
+         *     `{"type":"resize","cols","rows"}`.
+         */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description 80 if left out */
+                    cols?: number;
+                    /** @description 24 if left out */
+                    rows?: number;
+                    /** @description A shell line; `bash -l` if left out */
+                    command?: string;
+                    /** @description Absolute */
+                    cwd?: string;
+                    /** @description sandbox or root */
+                    user?: string;
+                    /** @description A process with a terminal, to show it */
+                    processId?: string;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                /** @description The connection is a WebSocket */
+                101: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/tunnel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Open a tunnel: a WebSocket that carries connections to ports of the sandbox's own loopback. Text
+         *     `{"type":"ready"}` first, then binary frames.
+         */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                /** @description The connection is a WebSocket */
+                101: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content?: never;
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/uploads": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begin a file that comes in chunks. Until it is committed it lies in the sandbox beside its target and counts against
+         *     the disk; one that nobody sends to for a day is gone.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["UploadRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["UploadStarted"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/uploads/{upload}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Send a chunk; it may be sent again. What is acknowledged survives the server. */
+        put: {
+            parameters: {
+                query: {
+                    /** @description A multiple of chunkBytes */
+                    offset: number;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            /** @description One chunk */
+            requestBody: {
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["UploadProgress"];
+                    };
+                };
+            };
+        };
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/uploads/{upload}:abort": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the upload up; nothing of it is left. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Empty"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/uploads/{upload}:commit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the file its name, once all of it is there and its digest is right. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description An upload */
+                    upload: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["FileWritten"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}:exec": {
         parameters: {
             query?: never;
@@ -913,6 +1760,74 @@ export interface paths {
                     };
                     content: {
                         "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make copies of a sandbox that go on where it stands, memory and processes included. It stands still meanwhile.
+         * @description `Prefer: wait=N` waits until they run.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ForkSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Forked"];
                     };
                 };
                 400: {
@@ -1110,6 +2025,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}:snapshot": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Keep what a sandbox is. One that runs stands still meanwhile and goes on; one that is paused stays so.
+         * @description `Prefer: wait=N` waits until it is taken.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["TakeSnapshot"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}:stop": {
         parameters: {
             query?: never;
@@ -1277,6 +2260,289 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/snapshots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Snapshots, oldest first. */
+        get: {
+            parameters: {
+                query?: {
+                    sandboxId?: string;
+                    name?: string;
+                    state?: string;
+                    /** @description 1 to 100; default 50. */
+                    limit?: number;
+                    cursor?: string;
+                };
+                header?: never;
+                path?: never;
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["SnapshotPage"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** One snapshot. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        /** The same as `:delete`. */
+        delete: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{id}:delete": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove it. Sandboxes that were made from it stay. Repeatable. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{id}:extend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep it for so many days from now, at most a year from when it was taken. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ExtendSnapshot"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/snapshots/{id}:update": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Change its name or labels. What is left out stays. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["UpdateSnapshot"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Snapshot"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1295,6 +2561,21 @@ export interface components {
             unit: string;
             /** Format: int64 */
             used: number;
+        };
+        /** @description An archive that comes in parts, to be unpacked into a folder. */
+        ArchiveRequest: {
+            /**
+             * @description Said for people: what it is shows in its first bytes.
+             * @default null
+             */
+            gzip?: boolean | null;
+            /** @default  */
+            path?: string;
+            /**
+             * @description `sandbox` or `root`.
+             * @default null
+             */
+            user?: string | null;
         };
         ChmodRequest: {
             /**
@@ -1382,7 +2663,7 @@ export interface components {
              */
             name?: string | null;
             /** @default null */
-            network?: components["schemas"]["Network"] | null;
+            network?: components["schemas"]["NetworkRules"] | null;
             /**
              * @description `pause`, `stop` or `delete`.
              * @default null
@@ -1435,6 +2716,16 @@ export interface components {
             /** @default null */
             volumes?: unknown[] | null;
         };
+        CreateSession: {
+            name?: string | null;
+            /** @description At most 16: `https://host[:port]` or `http://localhost[:port]`. Without any, no page may use it, only programs. */
+            origins?: string[];
+            /**
+             * Format: int32
+             * @description 60 to 86400; 3600 if absent.
+             */
+            ttlSeconds?: number | null;
+        };
         /** @description Nothing is charged on a server of one's own. */
         Credit: {
             addedBy: string;
@@ -1454,6 +2745,13 @@ export interface components {
             usedMicros: string;
             window: string;
         };
+        DecidedProcess: {
+            /** Format: int32 */
+            pid: number;
+            /** @description The command or process of this API that it belongs to. */
+            processId?: string | null;
+            program: string;
+        };
         /** @description The answer to a delete, the same each time. */
         DeletedSandbox: {
             deletedAt: components["schemas"]["Time"];
@@ -1468,6 +2766,14 @@ export interface components {
             state: string;
             /** @description `deleted`. */
             status: string;
+        };
+        /** @description Its copy off this host. */
+        Durability: {
+            durableAt?: components["schemas"]["Time"] | null;
+            /** @description `none`: it lies on this host alone. */
+            state: string;
+            /** Format: int64 */
+            storedBytes?: number | null;
         };
         /** @description An answer that says only that it was done: `{}`. */
         Empty: Record<string, never>;
@@ -1622,6 +2928,13 @@ export interface components {
              */
             seconds: number;
         };
+        ExtendSnapshot: {
+            /**
+             * Format: int32
+             * @description From now on, 1 to 365; never more than a year from when it was taken.
+             */
+            retentionDays: number;
+        };
         /** @description A file as the sandbox shows it; links are not followed. */
         FileEntry: {
             /** Format: int32 */
@@ -1661,6 +2974,41 @@ export interface components {
             path: string;
             /** Format: int64 */
             size: number;
+        };
+        ForkSandbox: {
+            /**
+             * Format: int32
+             * @description 1 to 16; default 1.
+             * @default null
+             */
+            count?: number | null;
+            /**
+             * @description Accepted, not used.
+             * @default null
+             */
+            funding?: string | null;
+            /**
+             * @description Keeps the snapshot that the copies are made from.
+             * @default null
+             */
+            keepSnapshot?: boolean | null;
+            /**
+             * @description Those of the sandbox if left out.
+             * @default null
+             */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Of the first copy; the others are called `name-1`, `name-2` and so on.
+             * @default null
+             */
+            name?: string | null;
+            /** @default null */
+            secrets?: string[] | null;
+        };
+        Forked: {
+            sandboxes: components["schemas"]["Sandbox"][];
         };
         InputAnswer: {
             /**
@@ -1715,16 +3063,79 @@ export interface components {
             /** @description `owner` for an account-wide key, else `developer`. */
             role?: string | null;
         };
-        /** @description What a sandbox may reach. */
-        Network: {
-            /** @default null */
+        /** @description One connection, or one request on a connection to the proxy. */
+        NetworkDecision: {
+            address?: string | null;
+            at: components["schemas"]["Time"];
+            endedAt?: components["schemas"]["Time"] | null;
+            host: string;
+            /** @description `CONNECT`, or a method of HTTP. */
+            method: string;
+            /** Format: int64 */
+            number: number;
+            /** Format: int32 */
+            port: number;
+            process?: components["schemas"]["DecidedProcess"] | null;
+            /** @description What allowed it (`open`, `allow`, `connect`), or the value of `X-Runtime-Egress`. */
+            reason: string;
+            /**
+             * Format: int64
+             * @description To the sandbox.
+             */
+            receivedBytes: number;
+            /** @description The entry that decided. */
+            rule?: string | null;
+            /** Format: int64 */
+            rulesVersion: number;
+            /**
+             * Format: int64
+             * @description By the sandbox.
+             */
+            sentBytes: number;
+            /** @description `allowed` or `refused`. */
+            verdict: string;
+        };
+        /** @description Newest first. */
+        NetworkDecisionPage: {
+            data: components["schemas"]["NetworkDecision"][];
+            /** @description Null at the end. */
+            nextCursor?: string | null;
+            /**
+             * Format: int64
+             * @description Decisions so far, also those no longer kept.
+             */
+            total: number;
+        };
+        /** @description An entry of `allow` and `deny` is a name, `*.` and a domain (all below it), an address, or a range of addresses. */
+        NetworkRules: {
+            /**
+             * @description Filled: only these.
+             * @default null
+             */
             allow?: string[] | null;
-            /** @default null */
+            /**
+             * @description `host:port`, reachable beside `allow`.
+             * @default null
+             */
             connect?: string[] | null;
-            /** @default null */
+            /**
+             * @description Wins over everything.
+             * @default null
+             */
             deny?: string[] | null;
-            /** @default null */
-            internet?: boolean | null;
+            /**
+             * @description False refuses everything; with a filled `allow`, it means that list and nothing else.
+             * @default false
+             */
+            internet: boolean;
+        };
+        /** @description The only answer that holds the token. */
+        NewSession: components["schemas"]["Session"] & {
+            /** @description Where the page finds this API. */
+            apiUrl: string;
+            replayed?: boolean | null;
+            /** @description Sent as `Authorization: Bearer`. Null where the answer repeats an earlier one: only a hash of it is kept. */
+            token?: string | null;
         };
         /** @description Memory ran out and the program, or one it started, was ended for it. */
         OutOfMemory: {
@@ -1952,6 +3363,31 @@ export interface components {
             /** Format: int32 */
             vcpu: number;
         };
+        /** @description The rules as they are kept. */
+        SandboxNetwork: {
+            allow: string[];
+            connect: string[];
+            connectAllowed: boolean;
+            connectReason: string;
+            deny: string[];
+            /** @description The host holds it to this version. */
+            enforced: boolean;
+            /** Format: int64 */
+            enforcedVersion: number;
+            forbiddenPorts: number[];
+            internet: boolean;
+            /** @description Every port is, but the forbidden ones. */
+            openPorts: boolean;
+            /** @description Reachable without a `connect` entry, whoever asks. */
+            ports: number[];
+            sandboxId: string;
+            updatedAt?: components["schemas"]["Time"] | null;
+            /**
+             * Format: int64
+             * @description Grows with each change.
+             */
+            version: number;
+        };
         /** @description A page, oldest first. */
         SandboxPage: {
             data: components["schemas"]["Sandbox"][];
@@ -1966,12 +3402,94 @@ export interface components {
             days?: number | null;
         };
         /**
+         * @description A way into one sandbox for a web page, without a key. Its token reaches `:exec`, processes, files, uploads, the
+         *     interpreter, the record and the list of previews of that sandbox, and nothing else.
+         */
+        Session: {
+            createdAt: components["schemas"]["Time"];
+            /** @description The id of the key that made it. When that key is revoked, the session ends. */
+            createdBy: string;
+            expiresAt: components["schemas"]["Time"];
+            /** @description A lower-case UUID with dashes. */
+            id: string;
+            name?: string | null;
+            /** @description Origins whose pages may use it, as browsers write them. */
+            origins: string[];
+            revokedAt?: components["schemas"]["Time"] | null;
+            sandboxId: string;
+            /** @description `active`, `expired` or `revoked`. */
+            state: string;
+        };
+        /** @description Those that live, and those that ended within a day; newest first. */
+        SessionList: {
+            data: components["schemas"]["Session"][];
+            /** @description Always null: there is one page. */
+            nextCursor?: string | null;
+        };
+        /**
          * @description Signals that may be sent; each goes to the whole tree of the process.
          * @enum {string}
          */
         SignalName: "SIGTERM" | "SIGKILL" | "SIGINT" | "SIGHUP" | "SIGQUIT" | "SIGUSR1" | "SIGUSR2";
         SignalRequest: {
             signal: components["schemas"]["SignalName"];
+        };
+        /** @description What a sandbox was, kept apart from it. */
+        Snapshot: {
+            /** @description A copy lies on another host. */
+            backedUp: boolean;
+            createdAt: components["schemas"]["Time"];
+            durability: components["schemas"]["Durability"];
+            engine?: string | null;
+            error?: string | null;
+            expiresAt: components["schemas"]["Time"];
+            /** @description A lower-case UUID with dashes. */
+            id: string;
+            /** @description `snapshot`. */
+            kind: string;
+            labels: {
+                [key: string]: string;
+            };
+            /** Format: int64 */
+            meteredBytes?: number | null;
+            /** @description `memory`: disk, memory and processes; `disk`: the disk alone. */
+            mode: string;
+            name?: string | null;
+            readyAt?: components["schemas"]["Time"] | null;
+            replayed?: boolean | null;
+            /**
+             * Format: int32
+             * @description What was asked for; null = as long as it may be kept.
+             */
+            retentionDays?: number | null;
+            shape: components["schemas"]["SnapshotShape"];
+            sourceSandboxId: string;
+            /** @description `capturing`, `ready`, `failed`, `deleting`, `deleted`. */
+            state: string;
+            /** @description The same as `state`. */
+            status: string;
+            /**
+             * Format: int64
+             * @description What it took up by itself when it was taken.
+             */
+            storedBytes?: number | null;
+        };
+        /** @description A page, oldest first. */
+        SnapshotPage: {
+            data: components["schemas"]["Snapshot"][];
+            /** @description Null at the end. */
+            nextCursor?: string | null;
+        };
+        /** @description The size of its source. */
+        SnapshotShape: {
+            /** Format: int64 */
+            diskMiB: number;
+            /** Format: int64 */
+            memoryGuarantee?: number | null;
+            /** Format: int64 */
+            memoryMiB: number;
+            /** Format: int32 */
+            vcpu: number;
         };
         /** @enum {string} */
         StdinMode: "pipe";
@@ -1983,6 +3501,28 @@ export interface components {
             retryable?: boolean | null;
             /** Format: int32 */
             status: number;
+        };
+        TakeSnapshot: {
+            /**
+             * @description Those of the sandbox if left out.
+             * @default null
+             */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description `memory`, the default, or `disk`.
+             * @default null
+             */
+            mode?: string | null;
+            /** @default null */
+            name?: string | null;
+            /**
+             * Format: int32
+             * @description 1 to 365.
+             * @default null
+             */
+            retentionDays?: number | null;
         };
         /** Format: date-time */
         Time: string;
@@ -2028,6 +3568,8 @@ export interface components {
              */
             name?: string | null;
             /** @default null */
+            network?: components["schemas"]["NetworkRules"] | null;
+            /** @default null */
             onLeaseEnd?: string | null;
             /** @default null */
             onTimeout?: string | null;
@@ -2043,6 +3585,64 @@ export interface components {
             timeoutSeconds?: number | null;
             /** @default null */
             user?: string | null;
+        };
+        UpdateSnapshot: {
+            /**
+             * @description Nothing is changed unless these are its labels.
+             * @default null
+             */
+            ifLabels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Replaces all labels.
+             * @default null
+             */
+            labels?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Null gives the name up.
+             * @default null
+             */
+            name?: string | null;
+        };
+        UploadProgress: {
+            /**
+             * Format: int64
+             * @description Bytes that are here now.
+             */
+            received: number;
+        };
+        /** @description A file that comes in chunks. */
+        UploadRequest: {
+            /**
+             * @description Octal digits, like `644`, which it is if left out.
+             * @default null
+             */
+            mode?: string | null;
+            /** @default  */
+            path?: string;
+            /**
+             * @description Of the whole file, in hexadecimal.
+             * @default
+             */
+            sha256?: string;
+            /**
+             * Format: int64
+             * @default 0
+             */
+            size?: number;
+        };
+        UploadStarted: {
+            /**
+             * Format: int64
+             * @description Bytes of each chunk; only the last of a file is shorter.
+             */
+            chunkBytes: number;
+            /** @description As it was sent. */
+            mode?: string | null;
+            uploadId: string;
         };
         WakeSandbox: {
             /**

@@ -48,6 +48,20 @@ describe("nothing takes effect twice", () => {
     expect(await sandbox.files.readText(file)).toBe("ran\n");
   });
 
+  test.each(["lose-answer", "lose-request", "deliver-twice"] as const)("a process, a pause: %s", async (kind) => {
+    const made = await box();
+    const bad = await through().sandboxes.get(made.id);
+    faults("/processes", { kind });
+    const { id } = await bad.spawn(["sleep", "600"]);
+    faults(":", { kind }, { kind });
+    await bad.pause();
+    await bad.wake();
+    proxy.on("", () => undefined);
+    const running = (await bad.processes.list()).filter(({ state }) => state === "running");
+    expect(running.map((process) => process.id)).toEqual([id]);
+    await made.delete();
+  });
+
   test("a write, and the input of a process", async () => {
     faults("content", { kind: "lose-answer" }, { kind: "cut", afterBytes: 1 });
     await sandbox.files.write("/workspace/w", "written");
@@ -59,6 +73,39 @@ describe("nothing takes effect twice", () => {
     await process.write("two\n", { eof: true });
     expect((await process.wait()).stdout).toBe("one\ntwo\n");
   });
+});
+
+test("a bad day: every third request meets something else, and all comes out as on a good one", async () => {
+  const all: Fault[] = [
+    { kind: "lose-request" },
+    { kind: "lose-answer" },
+    { kind: "answer", status: 503, body: { error: { code: "host_unavailable", status: 503 } } },
+    { kind: "cut", afterBytes: 5 },
+    { kind: "deliver-twice" },
+    { kind: "delay", ms: 200 },
+  ];
+  const met = new Set<Fault["kind"]>();
+  let next = 0;
+  proxy.on("", (nth) => {
+    if (nth % 3 !== 2) return undefined;
+    const fault = all[next++ % all.length];
+    if (fault !== undefined) met.add(fault.kind);
+    return fault;
+  });
+  const day = await through().sandboxes.getOrCreate(unique("day"), { labels: { test: "day" } });
+  try {
+    for (let i = 0; i < 10; i += 1) await day.exec(`echo ${String(i)} >> log`);
+    await day.files.write("/workspace/more", "more\n");
+    await day.exec("cat more >> log");
+    await day.stop();
+    await day.restart();
+    const lines = Array.from({ length: 10 }, (_, i) => `${String(i)}\n`);
+    expect(await day.files.readText("/workspace/log")).toBe([...lines, "more\n"].join(""));
+    expect(met.size).toBe(all.length);
+  } finally {
+    proxy.on("", () => undefined);
+    await day.delete();
+  }
 });
 
 describe("output", () => {

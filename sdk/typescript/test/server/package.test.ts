@@ -11,6 +11,7 @@ import { client, unique } from "../support/runtime.js";
 
 const here = fileURLToPath(new URL("../..", import.meta.url));
 const examples = process.env["RUNTIME_EXAMPLES"] ?? join(here, "../../../shared/examples");
+const patterns = join(here, "../../examples/typescript");
 let place: string;
 
 beforeAll(() => {
@@ -117,5 +118,24 @@ describe.skipIf(!existsSync(examples))("the published programs run as they stand
     const runtime = client();
     expect(await runtime.sandboxes.list({ labels: { event: id }, includeStopped: true }).toArray()).toHaveLength(1);
     await runtime.sandboxes.deleteAll({ labels: { app: "jobs" } });
+  });
+});
+
+describe("the examples of this repository", () => {
+  const files = readdirSync(patterns).filter((name) => name.endsWith(".mts"));
+
+  test("are there", () => {
+    expect(files.length).toBeGreaterThanOrEqual(3);
+  });
+
+  test.each(files)("%s prints what it says", async (file) => {
+    const program = readFileSync(join(patterns, file), "utf8");
+    const [head = ""] = program.split("*/");
+    const wanted = [...head.matchAll(/^ \* {5}(.*)$/gm)].map(([, line]) => line);
+    expect(wanted.length).toBeGreaterThan(1);
+    writeFileSync(join(place, file), program);
+    expect((await run(file)).trim().split("\n")).toEqual(wanted);
+    const example = file.replace(/\.mts$/, "");
+    expect(await client().sandboxes.list({ labels: { example } }).toArray()).toEqual([]);
   });
 });

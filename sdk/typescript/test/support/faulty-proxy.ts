@@ -14,6 +14,8 @@ export type Fault =
   | { kind: "cut"; afterBytes: number }
   /** As `cut`, but the body ends as if it were whole. */
   | { kind: "end"; afterBytes: number }
+  /** The answer waits this long. */
+  | { kind: "delay"; ms: number }
   /** Nothing ever comes back. */
   | { kind: "hang" }
   /** Another answer, without the server being asked. */
@@ -87,6 +89,9 @@ export class FaultyProxy implements AsyncDisposable {
         return;
       case "deliver-twice":
         await all(await this.#forward(incoming, body));
+        break;
+      case "delay":
+        await new Promise((resolve) => setTimeout(resolve, fault.ms));
         break;
       default:
     }

@@ -60,8 +60,7 @@ const FIRST_UID: u32 = 1_000_000_000;
 const UIDS: u32 = 1 << 29;
 /// A sandbox's disk in its directory in the pool.
 const DISK: &str = "disk.ext4";
-/// A template's memory, cloned there for as long as the start takes.
-const MEMORY: &str = "memory";
+const CPUS: &str = "/proc/cpuinfo";
 /// Beside it, what the machine writes of itself.
 const OUTBOX: &str = "out";
 /// The quota on that directory, as a multiple of the disk: only a far guard, since the file system inside is what
@@ -125,13 +124,21 @@ impl Microvm {
                 (Program::Qemu(qemu::Qemu { path: qemu.path, accel, tsc_khz }), qemu.version, accel)
             }
             Hypervisor::Firecracker(found) => {
-                let program = firecracker::Firecracker { path: found.path, jailer: found.jailer };
+                let release = found.release();
+                let program = firecracker::Firecracker { path: found.path, jailer: found.jailer, release };
                 (Program::Firecracker(program), found.version, Accel::Kvm)
             }
         };
         let key = Key {
             version: format!("{} {version}", program.vmm().name()),
             accel: accel.name(),
+            cpu: match accel {
+                Accel::Kvm => template::cpu(
+                    &fs::read_to_string(CPUS).map_err(|e| DriverError::new("read the processors in", CPUS, e))?,
+                ),
+                // An emulated one is QEMU's.
+                Accel::Tcg => String::new(),
+            },
             tsc_10mhz: (tsc_khz + 5_000) / 10_000,
             kernel: options.guest.meta.digest.clone(),
             base: options.guest.meta.base.clone(),
@@ -327,8 +334,6 @@ impl Microvm {
     async fn boot_machine(&self, plan: Plan) -> Result<Parts, DriverError> {
         let Plan { id, mut identity, root, shape, limits, abort } = plan;
         let disk = root.join(DISK);
-        // A server that died in the middle of a start has left it.
-        let _ = fs::remove_file(root.join(MEMORY));
         let mut launch = self.inner.launch(id, &shape, limits, disk.clone());
         identity.memory_bytes = Limits::from(launch.bounds).memory_bytes;
         // A kept disk is no template's any more: its machine boots.
@@ -343,28 +348,15 @@ impl Microvm {
             }
         };
         if let Some((key, template)) = template {
-            let shared = self.inner.program.vmm().shares_memory();
-            let memory = if shared { template.memory() } else { root.join(MEMORY) };
             blocking({
-                let (template, disk, memory, uid) = (template.clone(), disk.clone(), memory.clone(), launch.uid);
-                move || {
-                    if !shared {
-                        clone_disk(&template.memory(), &memory)?;
-                        std::os::unix::fs::chown(&memory, Some(uid), Some(uid))
-                            .map_err(|e| DriverError::new("hand over", memory.display(), e))?;
-                    }
-                    clone_disk(&template.disk(), &disk)
-                }
+                let (template, disk) = (template.clone(), disk.clone());
+                move || clone_disk(&template.disk(), &disk)
             })
             .await?;
             let cold = launch.clone();
-            launch.memory = Memory::Template(memory.clone());
+            launch.memory = Memory::Template(template.memory());
             launch.start = Start::Restore { state: template.state(), spends: None };
             let started = self.inner.start(id, &identity, launch, &abort).await;
-            if !shared {
-                // The machine has it open, if it came up; nobody else needs it.
-                let _ = fs::remove_file(&memory);
-            }
             match started {
                 Ok((tie, channel)) => return self.parts(id, identity, Some(tie), channel),
                 Err(error) if abort.is_cancelled() => return Err(error),
@@ -435,6 +427,11 @@ impl Driver for Microvm {
     }
 
     fn pauses(&self) -> bool {
+        true
+    }
+
+    /// The guest's kernel has a page cache, which no disk on the host sees.
+    fn holds_writes(&self) -> bool {
         true
     }
 

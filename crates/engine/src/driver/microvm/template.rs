@@ -3,10 +3,10 @@
 //!
 //!     DIR/pool/templates/<key>/{mem,state,disk}
 //!
-//! A copy gets a clone of the disk that shares its blocks, and sees the memory through a private mapping, so it costs what
-//! it changes. Firecracker maps the very file, which it cannot write to; QEMU opens memory for writing even to map it
-//! privately, and gets a clone of that too: no machine may be able to write to what others will be made of. The key names everything that a saved state depends on;
-//! another QEMU, kernel, agent, processor or size is another template.
+//! A copy gets a clone of the disk that shares its blocks, and maps the memory privately from the very file, so it costs
+//! what it changes, and all copies share one page cache. No machine can write to the file that others are made of. The
+//! key names everything that a saved state depends on; another QEMU, kernel, agent, processor or size is another
+//! template.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +22,7 @@ use super::saved::{MEMORY, STATE};
 use crate::driver::DriverError;
 
 /// Changes when what is saved, or how a machine is put together, does.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Sizes that are kept at once; each holds about a hundred megabytes of disk.
 const MOST: usize = 4;
 /// The start of a size that makes it worth a template; before, its machines boot.
@@ -37,6 +37,8 @@ pub(super) struct Key {
     /// Of the program that runs machines; its name as well.
     pub(super) version: String,
     pub(super) accel: &'static str,
+    /// Of the host, where its guests see it.
+    pub(super) cpu: String,
     /// Rounded: the same machine measures it a little differently each time.
     pub(super) tsc_10mhz: u64,
     pub(super) kernel: String,
@@ -57,6 +59,7 @@ impl Key {
             format: FORMAT,
             version: String::new(),
             accel: "",
+            cpu: String::new(),
             tsc_10mhz: 0,
             kernel: String::new(),
             base: String::new(),
@@ -80,9 +83,27 @@ impl Key {
 
 fn digest(key: &Key) -> String {
     // These types always serialize.
-    let text = serde_json::to_vec(key).unwrap_or_default();
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
+    short_digest(&serde_json::to_vec(key).unwrap_or_default())
+}
+
+fn short_digest(text: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text);
     digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a guest that runs on the host's own processor sees of it, from the host's list of processors: the model, and a
+/// digest of everything it can do.
+pub(super) fn cpu(list: &str) -> String {
+    let first = list.split("\n\n").next().unwrap_or_default();
+    let field = |wanted: &str| {
+        let fields = first.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .find(|(name, _)| *name == wanted)
+            .map_or("", |found| found.1)
+    };
+    let model = ["vendor_id", "cpu family", "model", "stepping"].map(field).join("-");
+    format!("{model}-{}", short_digest(format!("{} {}", field("flags"), field("bugs")).as_bytes()))
 }
 
 /// One that is ready to be copied.
@@ -207,7 +228,7 @@ impl Templates {
             && let Some(oldest) = oldest.map(|(name, _)| name.clone())
         {
             slots.remove(&oldest);
-            // Machines that were copied from it have clones of its files.
+            // Machines that were copied from it have its memory open, and clones of its disk.
             let _ = fs::remove_dir_all(self.dir.join(oldest));
         }
         answer
@@ -259,6 +280,17 @@ mod tests {
         written(&templates, &key(8)).unwrap();
         templates.discard(&key(8));
         assert!(templates.get(&key(8), false, async || panic!("not worth it yet")).await.is_none());
+    }
+
+    #[test]
+    fn a_processor_is_known_by_its_model_and_by_what_it_can_do() {
+        let list = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: some\n\
+                    stepping\t: 1\ncpu MHz\t\t: 2595.124\nflags\t\t: fpu sse avx2\nbugs\t\t: x\n\nprocessor\t: 1\n";
+        let one = cpu(list);
+        assert!(one.starts_with("AuthenticAMD-25-1-1-"), "{one}");
+        assert_eq!(one, cpu(&list.replace("2595.124", "3100.000")), "its speed of the moment says nothing");
+        assert_ne!(one, cpu(&list.replace(" avx2", "")));
+        assert_ne!(key(8).name(), Key { cpu: one, ..key(8) }.name());
     }
 
     #[tokio::test]

@@ -58,9 +58,20 @@ pub(crate) struct Site<'a> {
     /// Shows in the list of processes, and marks its process as this sandbox's.
     pub(crate) name: &'a str,
     pub(crate) run_dir: &'a Path,
+    /// The doors of its control group.
+    pub(crate) groups: &'a [OwnedFd],
     /// What [`Vmm::channel`] made.
     pub(crate) channel: OwnedFd,
 }
+
+/// A program that was started.
+pub(crate) struct Spawned {
+    pub(crate) pid: u32,
+    /// What it waits for before it takes any memory for its guest: called once it is written down.
+    pub(crate) owed: Option<Owed>,
+}
+
+pub(crate) type Owed = Box<dyn FnOnce() -> Result<(), VmmError>>;
 
 /// A machine whose program runs.
 #[derive(Debug, Clone, Copy)]
@@ -81,14 +92,14 @@ pub(crate) trait Vmm: Send + Sync {
     fn emulates(&self) -> bool;
     /// What the program needs beside the guest's memory.
     fn overhead_bytes(&self) -> u64;
-    /// True where all copies of a template map its memory from one file that none can write to. Else each copy takes a
-    /// file of its own, and a template has its memory in a file from the start.
-    fn shares_memory(&self) -> bool;
+    /// True where a template's memory is in a file from its start, to which it writes as it runs; else the snapshot brings
+    /// the file. All copies map it from there, and none can write to it.
+    fn runs_in_file(&self) -> bool;
     /// Makes the channel in advance, where it is handed to the program.
     fn channel(&self, run_dir: &Path) -> Result<Option<Early>, DriverError>;
 
-    /// Starts the program with everything that this machine may reach, and nothing else. Returns its process.
-    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<u32, VmmError>;
+    /// Starts the program with everything that this machine may reach, and nothing else.
+    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<Spawned, VmmError>;
     /// Returns once the guest's first instructions run.
     fn boot(&self, at: &At<'_>, launch: &Launch) -> Result<(), VmmError>;
     /// Returns once the guest goes on from where it was saved.

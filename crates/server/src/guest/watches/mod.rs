@@ -74,6 +74,11 @@ pub(in crate::guest) async fn start(State(app): State<AppState>, Path(id): Path<
 
 fn read(call: &Call) -> Result<StartWatch, ApiError> {
     let mut fields = call.fields()?;
+    let webhook = fields.opt("webhook", boolean).unwrap_or(false);
+    if webhook && call.caller.session.is_some() {
+        return Err(ApiError::new(Kind::Forbidden, "A session may not start a watch that calls a webhook.")
+            .hint("Start it with a key, or read the watch's events."));
+    }
     let patterns = |given: Given<'_>| list_of(0..=MOST_PATTERNS, text(1..=4096))(given);
     let wanted = StartWatch {
         path: fields.need("path", absolute_path()),
@@ -93,7 +98,6 @@ fn read(call: &Call) -> Result<StartWatch, ApiError> {
         key: String::new(),
         user: AS,
     };
-    let webhook = fields.opt("webhook", boolean).unwrap_or(false);
     fields.finish()?;
     if webhook {
         return Err(ApiError::new(Kind::Unavailable, "Webhooks of watches: not on this server yet.")

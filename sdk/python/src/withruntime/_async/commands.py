@@ -138,6 +138,7 @@ class AsyncCommands:
         timeout_ms: Optional[int] = None,
         output_encoding: Optional[str] = None,
         trace_files: bool = False,
+        idempotency_key: Optional[str] = None,
     ) -> AsyncProcess:
         """Starts a process in the background and answers at once.
 
@@ -151,12 +152,15 @@ class AsyncCommands:
             timeout_ms: Milliseconds it may run, up to a day; no limit if left out.
             output_encoding: ``"base64"`` for ``output_bytes``; ``"utf8"`` if left out.
             trace_files: Record the files it opens, for ``files()``.
+            idempotency_key: Calls with the same one start it once.
         """
         body = _command_body(command, cwd, user, env, None if stdin == "pipe" else stdin, trace_files)
         if stdin == "pipe":
             body["stdinMode"] = "pipe"
         body.update(given(pty=dict(pty) if pty else None, timeoutMs=timeout_ms, outputEncoding=output_encoding))
-        info = await self._transport.json(Call("POST", self._path("/processes"), body=encode(body)))
+        info = await self._transport.json(
+            Call("POST", self._path("/processes"), body=encode(body), key=idempotency_key)
+        )
         return AsyncProcess(self._transport, self.id, info)
 
     async def processes(self) -> list[ProcessInfo]:

@@ -5,7 +5,8 @@
 //!     └───────load───────────────────────────>    └────<─resume──┘
 //! ```
 //!
-//! A field that a Firecracker does not know is refused by it, so only fields are sent that the oldest one allowed here has.
+//! A field that a Firecracker does not know is refused by it, so a field that came later than the oldest one allowed here
+//! is sent only to releases that have it.
 
 use std::io;
 use std::path::Path;
@@ -87,12 +88,23 @@ pub(crate) struct Vsock {
     pub(crate) uds_path: String,
 }
 
+/// Through it a guest gives back what it has freed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Balloon {
+    pub(crate) amount_mib: u64,
+    pub(crate) deflate_on_oom: bool,
+    /// Not every release that is allowed here knows it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) free_page_reporting: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) configuration: MachineConfiguration,
     pub(crate) boot: BootSource,
     /// In the order in which the guest meets them.
     pub(crate) drives: Vec<Drive>,
+    pub(crate) balloon: Balloon,
     pub(crate) vsock: Vsock,
 }
 
@@ -113,6 +125,18 @@ pub(crate) struct SnapshotLoad {
     pub(crate) snapshot_path: String,
     pub(crate) mem_backend: MemoryBackend,
     pub(crate) resume_vm: bool,
+    /// Not every release that is allowed here knows this and the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) vsock_override: Option<VsockOverride>,
+    /// The guest's clocks, all of them, go on as if it had run meanwhile.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) clock_realtime: bool,
+}
+
+/// Where the socket of a restored machine is, whatever it remembers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct VsockOverride {
+    pub(crate) uds_path: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -223,6 +247,7 @@ impl Fresh {
             api.put(&format!("/drives/{}", drive.drive_id), drive, ANSWER_LIMIT)?;
         }
         api.put("/entropy", &EntropyDevice {}, ANSWER_LIMIT)?;
+        api.put("/balloon", &machine.balloon, ANSWER_LIMIT)?;
         api.put("/vsock", &machine.vsock, ANSWER_LIMIT)?;
         Ok(Configured(self.0))
     }

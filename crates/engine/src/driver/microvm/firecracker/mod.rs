@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runtime_host::fifo::{self, End};
-use runtime_host::spawn::{Program as Spawned, spawn};
+use runtime_host::spawn::{Program, spawn};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::launch::Launch;
+use super::launch::{Launch, Start};
 use super::saved::{MEMORY, STATE};
-use super::vmm::{At, Early, Site, Vmm, VmmError, io_error};
+use super::vmm::{At, Early, Site, Spawned, Vmm, VmmError, io_error};
 use crate::driver::places::paths;
 use crate::driver::{Dial, DriverError};
 
@@ -30,8 +30,8 @@ mod jail;
 mod tests;
 
 use api::{
-    BackendType, BootSource, CacheType, Drive, Fresh, Machine, MachineConfiguration, MemoryBackend, Present,
-    SnapshotCreate, SnapshotLoad, SnapshotType,
+    BackendType, Balloon, BootSource, CacheType, Drive, Fresh, Machine, MachineConfiguration, MemoryBackend, Present,
+    SnapshotCreate, SnapshotLoad, SnapshotType, VsockOverride,
 };
 use jail::{Jail, Root};
 
@@ -46,10 +46,19 @@ const GUEST_CID: u32 = 3;
 pub(crate) struct Firecracker {
     pub(crate) path: PathBuf,
     pub(crate) jailer: PathBuf,
+    /// Which fields it knows. A record of a server that did not ask means none of the later ones.
+    #[serde(default)]
+    pub(crate) release: Release,
 }
 
+pub(crate) type Release = (u32, u32, u32);
+/// The first release whose balloon hears from the guest what it has freed.
+const REPORTS_FREE_PAGES: Release = (1, 14, 0);
+/// The first that can be told where a restored machine's socket is, and that its clocks went on.
+const OVERRIDES: Release = (1, 16, 0);
+
 impl Firecracker {
-    fn machine(launch: &Launch) -> Machine {
+    fn machine(&self, launch: &Launch) -> Machine {
         let drive = |id: &str, path: &str, base: bool| Drive {
             drive_id: id.to_owned(),
             path_on_host: path.to_owned(),
@@ -71,6 +80,12 @@ impl Firecracker {
                 boot_args: kernel_words(),
             },
             drives: vec![drive("base", jail::BASE, true), drive("disk", jail::DISK, false)],
+            // Never blown up: it is there for what the guest says of itself.
+            balloon: Balloon {
+                amount_mib: 0,
+                deflate_on_oom: true,
+                free_page_reporting: self.release >= REPORTS_FREE_PAGES,
+            },
             vsock: api::Vsock { guest_cid: GUEST_CID, uds_path: jail::VSOCK.to_owned() },
         }
     }
@@ -110,8 +125,8 @@ impl Vmm for Firecracker {
         OVERHEAD_BYTES
     }
 
-    fn shares_memory(&self) -> bool {
-        true
+    fn runs_in_file(&self) -> bool {
+        false
     }
 
     /// Firecracker makes its own.
@@ -119,7 +134,7 @@ impl Vmm for Firecracker {
         Ok(None)
     }
 
-    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<u32, VmmError> {
+    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<Spawned, VmmError> {
         let jail = Jail::of(site.run_dir, &self.path, site.name);
         jail.build(launch)?;
         let null = File::open("/dev/null").map_err(io_error("open", "/dev/null"))?;
@@ -127,7 +142,7 @@ impl Vmm for Firecracker {
         let said = fifo::open(&path, End::Write).map_err(io_error("open the pipe", path.display()))?;
         let argv = jail.arguments(self, site.name, launch.uid);
         let Some(program) = argv.first().cloned() else { return Err(VmmError::Gone) };
-        let pid = spawn(&Spawned {
+        let pid = spawn(&Program {
             paths: &[program],
             argv: &argv,
             envp: &[],
@@ -140,21 +155,29 @@ impl Vmm for Firecracker {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: site.groups,
+            substitute: None,
         })?;
-        Ok(pid.unsigned_abs())
+        Ok(Spawned { pid: pid.unsigned_abs(), owed: None })
     }
 
     fn boot(&self, at: &At<'_>, launch: &Launch) -> Result<(), VmmError> {
-        let configured = Self::fresh(at)?.configure(&Self::machine(launch))?;
+        let configured = Self::fresh(at)?.configure(&self.machine(launch))?;
         configured.start()?;
         Ok(())
     }
 
-    fn restore(&self, at: &At<'_>, _: &Launch) -> Result<(), VmmError> {
+    fn restore(&self, at: &At<'_>, launch: &Launch) -> Result<(), VmmError> {
+        let later = self.release >= OVERRIDES;
+        // In a copy of a template nothing measures time yet. A sandbox that was saved goes on where it stood: the time it
+        // was away is none of its commands', and the agent sets the time of day.
+        let template = matches!(launch.start, Start::Restore { spends: None, .. });
         let from = SnapshotLoad {
             snapshot_path: jail::STATE.to_owned(),
             mem_backend: MemoryBackend { backend_type: BackendType::File, backend_path: jail::MEMORY.to_owned() },
             resume_vm: true,
+            vsock_override: later.then(|| VsockOverride { uds_path: jail::VSOCK.to_owned() }),
+            clock_realtime: later && template,
         };
         Self::fresh(at)?.load(&from)?;
         Ok(())

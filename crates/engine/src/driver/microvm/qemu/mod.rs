@@ -14,13 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use runtime_host::fifo::{self, End};
-use runtime_host::spawn::{Identity, Limit, Program as Spawned, RLIMIT_NOFILE, spawn};
+use runtime_host::spawn::{Identity, Limit, Program, RLIMIT_NOFILE, spawn};
+use runtime_host::substitute::{Asked, Substitute, substitute};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use super::launch::{Launch, Memory, Start};
 use super::saved::STATE;
-use super::vmm::{At, Early, Site, Vmm, VmmError, io_error};
+use super::vmm::{At, Early, Owed, Site, Spawned, Vmm, VmmError, io_error};
 use crate::driver::places::{listen, paths};
 use crate::driver::{Dial, DriverError, Reader, Writer};
 use crate::prepare::Accel;
@@ -32,6 +33,8 @@ use qmp::Qmp;
 use words::fds;
 
 const RESTORE_LIMIT: Duration = Duration::from_secs(60);
+/// From its start until it opens its memory.
+const MEMORY_LIMIT: Duration = Duration::from_secs(30);
 const OPEN_FILES: u64 = 1024;
 /// Translated code, buffers, its own program.
 const OVERHEAD_BYTES: u64 = 256 << 20;
@@ -41,6 +44,28 @@ pub(crate) struct Qemu {
     pub(crate) path: PathBuf,
     pub(crate) accel: Accel,
     pub(crate) tsc_khz: u64,
+}
+
+/// A template's memory. QEMU opens it for writing even to map it privately, which nobody lets it: in place of what it
+/// asks for it gets a descriptor that reads, and so maps the very file that all other copies map.
+struct Shared {
+    memory: OwnedFd,
+    substitute: Substitute,
+    asked: Asked,
+}
+
+impl Shared {
+    fn of(memory: OwnedFd) -> Result<Self, VmmError> {
+        let (substitute, asked) = substitute(fds::SHARED).map_err(io_error("prepare", "the memory"))?;
+        Ok(Self { memory, substitute, asked })
+    }
+
+    fn give(self) -> Result<(), VmmError> {
+        // The child has its own end; with ours open its death would go unseen.
+        drop(self.substitute);
+        let given = self.asked.give(&words::memory_path(fds::SHARED), self.memory.as_fd(), MEMORY_LIMIT);
+        given.map_err(io_error("hand over", "the memory"))
+    }
 }
 
 fn monitor(at: &At<'_>) -> Result<Qmp, VmmError> {
@@ -60,9 +85,8 @@ impl Vmm for Qemu {
         OVERHEAD_BYTES
     }
 
-    /// It opens memory for writing even to map it privately.
-    fn shares_memory(&self) -> bool {
-        false
+    fn runs_in_file(&self) -> bool {
+        true
     }
 
     fn channel(&self, run_dir: &Path) -> Result<Option<Early>, DriverError> {
@@ -73,7 +97,7 @@ impl Vmm for Qemu {
         Ok(Some(Early { handed, first }))
     }
 
-    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<u32, VmmError> {
+    fn spawn(&self, launch: &Launch, site: Site<'_>) -> Result<Spawned, VmmError> {
         let path = site.run_dir.join(paths::MONITOR);
         let _ = std::fs::remove_file(&path);
         let monitor = UnixListener::bind(&path).map_err(io_error("make the socket", path.display()))?;
@@ -91,9 +115,11 @@ impl Vmm for Qemu {
             (open(&launch.disk, true)?, fds::DISK),
             (open(&launch.disk, false)?, fds::DISK_READ),
         ];
+        let mut shared = None;
         match &launch.memory {
             Memory::Own => {}
-            Memory::Written(path) | Memory::Template(path) => files.push((open(path, false)?, fds::MEMORY)),
+            Memory::Written(path) => files.push((open(path, false)?, fds::MEMORY)),
+            Memory::Template(path) => shared = Some(Shared::of(open(path, false)?)?),
         }
         match &launch.start {
             Start::Cold { kernel, initramfs } => {
@@ -112,7 +138,7 @@ impl Vmm for Qemu {
             Accel::Tcg => Vec::new(),
         };
         let identity = Identity { uid: launch.uid, gid: launch.uid, groups };
-        let pid = spawn(&Spawned {
+        let pid = spawn(&Program {
             paths: &[program],
             argv: &argv,
             envp: &[],
@@ -124,8 +150,11 @@ impl Vmm for Qemu {
             terminal: None,
             parent_death_signal: None,
             announce: None,
+            groups: site.groups,
+            substitute: shared.as_ref().map(|shared| &shared.substitute),
         })?;
-        Ok(pid.unsigned_abs())
+        let owed = shared.map(|shared| Box::new(move || shared.give()) as Owed);
+        Ok(Spawned { pid: pid.unsigned_abs(), owed })
     }
 
     /// It boots as soon as it is there.

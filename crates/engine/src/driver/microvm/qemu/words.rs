@@ -1,7 +1,7 @@
 //! QEMU's command line.
 //!
 //! It gets everything it needs as open descriptors and runs as nobody in particular: it can open no file of the host that
-//! is not everybody's. A copy of a template gets clones of its files.
+//! is not everybody's. A copy of a template gets a clone of its disk, and only reads its memory.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +22,8 @@ pub(super) mod fds {
     pub(crate) const STATE: i32 = 10;
     /// The disk again, for reading only: QEMU opens it so before it opens it for both.
     pub(crate) const DISK_READ: i32 = 11;
+    /// A template's memory, which it is given only when it opens it.
+    pub(crate) const SHARED: i32 = 512;
 }
 
 /// Translated code that is kept, in MiB: without a limit it grows beyond the guest's memory, with less it thrashes.
@@ -54,13 +56,16 @@ impl Qemu {
         }
         words.pair("-chardev", "stdio,id=con,signal=off");
         words.pair("-serial", "chardev:con");
-        let file = format!("memory-backend-file,id=m0,size={size}M,mem-path=/proc/self/fd/{}", fds::MEMORY);
+        let file = |fd: i32| {
+            let path = memory_path(fd);
+            format!("memory-backend-file,id=m0,size={size}M,mem-path={}", path.to_string_lossy())
+        };
         words.pair(
             "-object",
             match &launch.memory {
                 Memory::Own => format!("memory-backend-ram,id=m0,size={size}M"),
-                Memory::Written(_) => format!("{file},share=on"),
-                Memory::Template(_) => format!("{file},share=off"),
+                Memory::Written(_) => file(fds::MEMORY) + ",share=on",
+                Memory::Template(_) => file(fds::SHARED) + ",share=off",
             },
         );
         words.pair("-chardev", format!("socket,id=mon,fd={},server=on,wait=off", fds::MONITOR));
@@ -82,6 +87,8 @@ impl Qemu {
         }
         words.pair("-object", "rng-random,id=rng0,filename=/dev/urandom");
         words.pair("-device", "virtio-rng-device,rng=rng0,id=rng");
+        // The guest tells what it has freed, and that is given back.
+        words.pair("-device", "virtio-balloon-device,id=balloon,free-page-reporting=on,deflate-on-oom=on");
         words.pair("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
         match &launch.start {
             Start::Cold { .. } => {
@@ -106,6 +113,11 @@ impl Qemu {
             }
         }
     }
+}
+
+pub(super) fn memory_path(fd: i32) -> CString {
+    // There is no NUL in it.
+    CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default()
 }
 
 #[derive(Default)]

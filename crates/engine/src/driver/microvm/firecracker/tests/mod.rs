@@ -17,6 +17,13 @@ use super::*;
 mod stand_in;
 use stand_in::{StandIn, check};
 
+/// The oldest that is allowed, one whose balloon reports, and the newest that is known.
+const OLDEST: Release = (1, 10, 0);
+const REPORTING: Release = (1, 14, 0);
+const NEWEST: Release = (1, 16, 2);
+/// Every request of a machine's life that carries something, in each release, with the answer it gets. One line each;
+/// whoever changes what is sent changes this file.
+const EXCHANGES: &str = include_str!("exchanges.jsonl");
 /// Where files can share blocks, and machines are put.
 const POOL: &str = "/var/lib/runtime/pool";
 
@@ -63,7 +70,11 @@ impl Place {
     }
 
     fn start(&self, name: &str, launch: &Launch) -> StandIn {
-        StandIn::start(Jail::of(&self.run_dir, &program().path, name), launch.clone())
+        self.start_release(name, launch, NEWEST)
+    }
+
+    fn start_release(&self, name: &str, launch: &Launch, release: Release) -> StandIn {
+        StandIn::start(Jail::of(&self.run_dir, &program().path, name), launch.clone(), release)
     }
 
     fn at<'a>(&'a self, machine: &StandIn) -> At<'a> {
@@ -72,7 +83,7 @@ impl Place {
 }
 
 fn program() -> Firecracker {
-    Firecracker { path: "/opt/fc/firecracker-v1.16.1-x86_64".into(), jailer: "/opt/fc/jailer".into() }
+    Firecracker { path: "/opt/fc/firecracker-v1.16.2-x86_64".into(), jailer: "/opt/fc/jailer".into(), release: NEWEST }
 }
 
 fn mounts() -> String {
@@ -106,6 +117,7 @@ async fn a_machine_is_booted_paused_saved_and_restored_as_the_document_says() {
     assert!(boot["boot_args"].as_str().unwrap().split(' ').any(|word| word == "runtime.vsock=52"), "{boot}");
     assert_eq!(asked("PUT /vsock"), json!({"guest_cid": 3, "uds_path": "/v"}));
     assert_eq!(asked("PUT /entropy"), json!({}));
+    assert_eq!(asked("PUT /balloon"), json!({"amount_mib": 0, "deflate_on_oom": true, "free_page_reporting": true}));
     assert_eq!(heard().last().unwrap(), r#"PUT /actions {"action_type":"InstanceStart"}"#);
 
     // The guest does not listen at first; what it says right behind the agreement is not lost.
@@ -131,7 +143,7 @@ async fn a_machine_is_booted_paused_saved_and_restored_as_the_document_says() {
     assert_eq!(fs::read_to_string(saved.join("mem")).unwrap(), "/out/mem");
     assert_eq!(fs::read_dir(&launch.outbox).unwrap().count(), 0, "what it wrote is not left with it");
 
-    // Twice from the same files, which neither can write to.
+    // Twice from the same files, which neither can write to: copies of a template.
     let start = Start::Restore { state: saved.join("state"), spends: None };
     for name in ["one", "other"] {
         let copy = place.launch(Memory::Template(saved.join("mem")), start.clone());
@@ -140,7 +152,8 @@ async fn a_machine_is_booted_paused_saved_and_restored_as_the_document_says() {
         vmm.restore(&at, &copy).unwrap();
         let heard = copied.heard.lock().unwrap().clone();
         let load = json!({"snapshot_path": "/state", "resume_vm": true,
-                          "mem_backend": {"backend_type": "File", "backend_path": "/memory"}});
+                          "mem_backend": {"backend_type": "File", "backend_path": "/memory"},
+                          "vsock_override": {"uds_path": "/v"}, "clock_realtime": true});
         assert_eq!(heard.len(), 2, "{heard:?}");
         assert_eq!(serde_json::from_str::<Value>(&heard[1]["PUT /snapshot/load ".len()..]).unwrap(), load);
         // From the same outbox as the source: a jail of its own each time.
@@ -217,8 +230,109 @@ fn the_stand_in_refuses_what_the_document_does_not_have() {
     assert_eq!(put("/machine-config", json!({"vcpu_count": 1, "mem_size_mib": 1})).0, 204);
     let document: Value = serde_json::from_str(include_str!("../document.json")).unwrap();
     for kind in document["types"].as_object().unwrap().keys() {
-        assert!(check(&document, kind, &json!({"x": 1})).is_err(), "{kind}");
+        assert!(check(&document, NEWEST, kind, &json!({"x": 1})).is_err(), "{kind}");
     }
+    let balloon = json!({"amount_mib": 0, "deflate_on_oom": true, "free_page_reporting": true});
+    assert!(check(&document, REPORTING, "Balloon", &balloon).is_ok());
+    assert!(check(&document, OLDEST, "Balloon", &balloon).unwrap_err().contains("free_page_reporting"));
+    let load = json!({"snapshot_path": "/state", "mem_backend": {"backend_type": "file", "backend_path": "/m"}});
+    assert!(check(&document, NEWEST, "SnapshotLoadParams", &load).unwrap_err().contains("backend_type"));
+    let load = json!({"snapshot_path": "/state", "vsock_override": {"uds_path": "/v", "cid": 3}});
+    assert!(check(&document, NEWEST, "SnapshotLoadParams", &load).unwrap_err().contains("cid"));
+    assert!(check(&document, REPORTING, "SnapshotLoadParams", &load).unwrap_err().contains("vsock_override"));
+}
+
+/// One life, and that of a copy and of one that was saved: booted, paused, saved, and both restored. Returns what was
+/// asked and answered.
+fn life(place: &Place, vmm: &Firecracker, start: impl Fn(&str, &Launch) -> ProcessId) -> Vec<String> {
+    let launch = place.cold();
+    let launch = Launch { program: Program::Firecracker(vmm.clone()), ..launch };
+    http::recorded();
+    let at = At { run_dir: &place.run_dir, process: start("source", &launch) };
+    vmm.boot(&at, &launch).unwrap();
+    vmm.pause(&at).unwrap();
+    let saved = place.path(&format!("saved-{}", vmm.release.1));
+    fs::create_dir(&saved).unwrap();
+    vmm.snapshot(&at, &launch, &saved, SAVE_LIMIT).unwrap();
+    vmm.resume(&at).unwrap();
+    let spends = crate::driver::Saved { dir: saved.clone(), used: saved.clone() };
+    for (name, spends) in [("copy", None), ("woken", Some(spends))] {
+        let start_from = Start::Restore { state: saved.join("state"), spends };
+        let copy = Launch { start: start_from, memory: Memory::Template(saved.join("mem")), ..launch.clone() };
+        let at = At { run_dir: &place.run_dir, process: start(name, &copy) };
+        vmm.restore(&at, &copy).unwrap();
+    }
+    let (major, minor, patch) = vmm.release;
+    let exchanges = http::recorded();
+    let with_bodies = exchanges.into_iter().filter(|exchange| exchange["body"].is_object());
+    with_bodies
+        .map(|mut exchange| {
+            exchange["release"] = json!(format!("{major}.{minor}.{patch}"));
+            exchange.to_string()
+        })
+        .collect()
+}
+
+const SAVE_LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_each_release_is_asked_is_written_down() {
+    let mut lines = Vec::new();
+    for release in [OLDEST, REPORTING, NEWEST] {
+        let place = Place::new();
+        let vmm = Firecracker { release, ..program() };
+        lines.extend(life(&place, &vmm, |name, launch| place.start_release(name, launch, release).process));
+    }
+    let written: Vec<&str> = EXCHANGES.lines().collect();
+    assert!(lines == written, "exchanges.jsonl should be:\n{}", lines.join("\n"));
+}
+
+/// Needs no guest that gets anywhere, only a KVM that can be opened.
+#[test]
+#[cfg_attr(not(firecracker), ignore = "needs RUNTIME_FIRECRACKER")]
+#[expect(clippy::disallowed_methods, reason = "a test has no other edge at which to read it")]
+fn the_real_firecracker_answers_as_is_written_down() {
+    let program = PathBuf::from(std::env::var_os("RUNTIME_FIRECRACKER").expect("RUNTIME_FIRECRACKER"));
+    let found = crate::prepare::Firecracker::at(&program, &program.with_file_name("jailer")).unwrap();
+    let release = found.release();
+    let vmm = Firecracker { path: found.path, jailer: found.jailer, release };
+    let place = Place::new();
+    let prepared = crate::prepare::open(place.dir.path(), crate::prepare::EngineChoice::Qemu).unwrap();
+    let crate::prepare::Machinery::Qemu { guest, .. } = prepared.machinery else { panic!("not QEMU") };
+    fs::copy(guest.kernel(), place.path("kernel")).unwrap();
+    fs::write(place.path("initramfs"), guest.initramfs(b"nobody").unwrap()).unwrap();
+    for disk in ["base", "disk.ext4"] {
+        File::options().write(true).open(place.path(disk)).unwrap().set_len(1 << 20).unwrap();
+    }
+    fifo::make(&place.run_dir.join(paths::COMPLAINTS)).unwrap();
+    let said = fifo::open(&place.run_dir.join(paths::COMPLAINTS), End::Both).unwrap();
+    let processes = std::cell::RefCell::new(Vec::new());
+    let start = |name: &str, launch: &Launch| {
+        let (vmm, launch, run_dir, name) = (vmm.clone(), launch.clone(), place.run_dir.clone(), name.to_owned());
+        // A jail is a name space of the thread's own.
+        let spawned = std::thread::spawn(move || {
+            let channel = File::open("/dev/null").unwrap().into();
+            vmm.spawn(&launch, Site { name: &name, run_dir: &run_dir, groups: &[], channel }).unwrap().pid
+        });
+        let process = ProcessId::of(spawned.join().unwrap()).unwrap();
+        processes.borrow_mut().push(process);
+        process
+    };
+    let lines = life(&place, &vmm, start);
+    for process in processes.into_inner() {
+        let _ = vmm.kill(&At { run_dir: &place.run_dir, process });
+    }
+    drop(said);
+    // By the newest release on file that is not newer.
+    let known = [NEWEST, REPORTING, OLDEST].into_iter().find(|known| *known <= release).unwrap();
+    let comparable = |line: &str| {
+        let mut exchange: Value = serde_json::from_str(line).unwrap();
+        exchange["release"].take();
+        exchange
+    };
+    let expected: Vec<Value> =
+        EXCHANGES.lines().filter(|line| line.contains(&stand_in::version(known))).map(comparable).collect();
+    assert_eq!(lines.iter().map(|line| comparable(line)).collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -258,17 +372,17 @@ fn the_jailer_gets_a_user_a_root_and_limits_and_firecracker_keeps_its_filters() 
     let jail = Jail::of(Path::new("/run/runtime/x/7"), &program().path, "7");
     let words = jail.arguments(&program(), "7", 1_000_000_007);
     let words: Vec<&str> = words.iter().map(|word| word.to_str().unwrap()).collect();
-    let expected = "/opt/fc/jailer --id 7 --exec-file /opt/fc/firecracker-v1.16.1-x86_64 --uid 1000000007 \
+    let expected = "/opt/fc/jailer --id 7 --exec-file /opt/fc/firecracker-v1.16.2-x86_64 --uid 1000000007 \
                     --gid 1000000007 --chroot-base-dir /run/runtime/x/7/jail --resource-limit no-file=1024 -- \
                     --api-sock /api.sock";
     assert_eq!(words.join(" "), expected);
     assert!(!words.contains(&"--no-seccomp") && !words.contains(&"--daemonize") && !words.contains(&"--new-pid-ns"));
-    assert_eq!(jail.root, Path::new("/run/runtime/x/7/jail/firecracker-v1.16.1-x86_64/7/root"));
+    assert_eq!(jail.root, Path::new("/run/runtime/x/7/jail/firecracker-v1.16.2-x86_64/7/root"));
 
     let split = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     let ours = |line: &str| program().is_machine("7", Path::new("/x"), &split(line));
     assert!(ours(expected));
-    assert!(ours("./firecracker-v1.16.1-x86_64 --id=7 --start-time-us=1 --api-sock /api.sock"));
+    assert!(ours("./firecracker-v1.16.2-x86_64 --id=7 --start-time-us=1 --api-sock /api.sock"));
     assert!(!ours("./firecracker --id=77 --api-sock /api.sock") && !ours("vim --id 7") && !ours(""));
 }
 

@@ -2,7 +2,7 @@
 //! the jail that was built for it. It has no guest; in its place, whoever comes over the vsock hears himself.
 //!
 //! Every body is held against the document: a field that is unknown, missing or of another kind is refused, as
-//! Firecracker does.
+//! Firecracker does; so is one that came after the release it stands for.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -21,6 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::super::super::launch::Launch;
+use super::super::Release;
 use super::super::jail::{self, Jail};
 
 const DOCUMENT: &str = include_str!("../document.json");
@@ -37,6 +38,7 @@ enum Phase {
 
 struct Machine {
     document: Value,
+    release: Release,
     phase: Phase,
     bodies: Vec<(String, Value)>,
     heard: Arc<Mutex<Vec<String>>>,
@@ -50,11 +52,12 @@ pub(super) struct StandIn {
 
 impl StandIn {
     /// Builds the jail and moves in. The thread stays until the test ends, as a process does until it is killed.
-    pub(super) fn start(jail: Jail, launch: Launch) -> Self {
+    pub(super) fn start(jail: Jail, launch: Launch, release: Release) -> Self {
         let (tell, told) = mpsc::sync_channel(1);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let machine = Machine {
             document: serde_json::from_str(DOCUMENT).unwrap(),
+            release,
             phase: Phase::Fresh,
             bodies: Vec::new(),
             heard: heard.clone(),
@@ -123,7 +126,7 @@ impl Machine {
         let value = match rule["body"].as_str() {
             Some(kind) => {
                 let value = serde_json::from_slice(body).map_err(|e| format!("The body is no JSON: {e}."))?;
-                check(&self.document, kind, &value)?;
+                check(&self.document, self.release, kind, &value)?;
                 value
             }
             None if body.is_empty() => Value::Null,
@@ -131,7 +134,7 @@ impl Machine {
         };
         let answer = self.change(name, request, &value)?;
         if let (Some(kind), Some(answer)) = (rule["answer"].as_str(), &answer) {
-            check(&self.document, kind, answer).unwrap();
+            check(&self.document, self.release, kind, answer).unwrap();
         }
         self.heard.lock().unwrap().push(match value {
             Value::Null => request.to_owned(),
@@ -148,10 +151,11 @@ impl Machine {
                     Phase::Running => "Running",
                     Phase::Paused => "Paused",
                 };
-                let info = json!({"app_name": "Firecracker", "id": "x", "state": state, "vmm_version": "1.16.1"});
+                let info =
+                    json!({"app_name": "Firecracker", "id": "x", "state": state, "vmm_version": version(self.release)});
                 return Ok(Some(info));
             }
-            "GET /version" => return Ok(Some(json!({"firecracker_version": "1.16.1"}))),
+            "GET /version" => return Ok(Some(json!({"firecracker_version": version(self.release)}))),
             "PUT /actions" => self.start(body["action_type"].as_str().unwrap())?,
             "PATCH /vm" => self.phase = if body["state"] == "Paused" { Phase::Paused } else { Phase::Running },
             "PUT /snapshot/create" => {
@@ -202,14 +206,18 @@ impl Machine {
             }
         }
         // A saved machine remembers the path in its jail.
-        listen(jail::VSOCK);
+        listen(body["vsock_override"]["uds_path"].as_str().unwrap_or(jail::VSOCK));
         self.phase = if body["resume_vm"] == true { Phase::Running } else { Phase::Paused };
         Ok(())
     }
 }
 
+pub(super) fn version((major, minor, patch): Release) -> String {
+    format!("{major}.{minor}.{patch}")
+}
+
 /// What the document says of a type, held against a value.
-pub(super) fn check(document: &Value, kind: &str, value: &Value) -> Result<(), String> {
+pub(super) fn check(document: &Value, release: Release, kind: &str, value: &Value) -> Result<(), String> {
     let rule = &document["types"][kind];
     let object = value.as_object().ok_or_else(|| format!("{kind} is no object"))?;
     for required in rule["required"].as_array().unwrap() {
@@ -220,19 +228,30 @@ pub(super) fn check(document: &Value, kind: &str, value: &Value) -> Result<(), S
     }
     for (name, value) in object {
         let field = rule["fields"].get(name).ok_or_else(|| format!("unknown field `{name}`"))?;
+        if let Some(since) = field.get("since") {
+            let number = |at: usize| since[at].as_u64().unwrap().try_into().unwrap();
+            if release < (number(0), number(1), 0) {
+                return Err(format!("unknown field `{name}`, expected one of an older release"));
+            }
+        }
+        let is_of = |kind: &str| match kind {
+            "string" => value.is_string(),
+            "boolean" => value.is_boolean(),
+            "integer" => value.is_u64(),
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            other => panic!("the document says {other:?}"),
+        };
         let fits = match field {
-            Value::String(kind) => match kind.as_str() {
-                "string" => value.is_string(),
-                "boolean" => value.is_boolean(),
-                "integer" => value.is_u64(),
-                "object" => value.is_object(),
-                "array" => value.is_array(),
-                other => panic!("the document says {other:?}"),
-            },
+            Value::String(kind) => is_of(kind),
             Value::Array(words) => words.contains(value),
-            Value::Object(rule) => match rule.get("type").and_then(Value::as_str) {
-                Some(kind) => return check(document, kind, value),
-                None => value.as_u64().is_some_and(|number| {
+            Value::Object(rule) => match (&rule.get("type"), &rule.get("kind")) {
+                (Some(kind), _) => {
+                    check(document, release, kind.as_str().unwrap(), value)?;
+                    true
+                }
+                (None, Some(kind)) => is_of(kind.as_str().unwrap()),
+                (None, None) => value.as_u64().is_some_and(|number| {
                     number >= rule["least"].as_u64().unwrap() && number <= rule["most"].as_u64().unwrap()
                 }),
             },
