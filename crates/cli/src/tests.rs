@@ -264,8 +264,8 @@ fn what_moved_and_what_is_not_there_yet_is_said() {
     `runtime exec` is a verb of the sandbox product
     Write: runtime sandboxes exec
     ");
-    insta::assert_snapshot!(mistake(&["sandboxes", "spawn", "box"]), @r"
-    `runtime sandboxes spawn` is not in this version (0.1.0); nothing was sent
+    insta::assert_snapshot!(mistake(&["sandboxes", "resize", "box"]), @r"
+    `runtime sandboxes resize` is not in this version (0.1.0); nothing was sent
     What there is: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["volumes", "ls"]), @r"
@@ -312,7 +312,7 @@ fn every_help_teaches() {
     Commands:
       up           Prepare this machine, start a server and run a first command in a sandbox
       sandboxes    Create and use sandboxes [aliases: sandbox, sbx]
-      snapshots    See, keep and delete snapshots [aliases: snapshot]
+      snapshots    See, keep and delete snapshots [alias: snapshot]
       whoami       Show who the key belongs to
       limits       Show what the key may use
       mcp          Serve the sandbox tools to an AI host over stdin and stdout (Model Context Protocol)

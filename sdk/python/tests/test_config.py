@@ -10,7 +10,7 @@ from typing import Optional
 
 import pytest
 
-from withruntime import Runtime, RuntimeError
+from withruntime import Runtime, RuntimeError, Sandbox
 from withruntime._config import choose_origin, choose_proxy, find_key, parse_origin
 
 LOCAL = parse_origin("http://127.0.0.1:8787")
@@ -134,4 +134,9 @@ def test_a_member_that_is_not_there_says_why() -> None:
         _ = runtime.sandbox
     with pytest.raises(AttributeError, match="Did you mean 'sandboxes'"):
         _ = runtime.sandboxs
-    assert not hasattr(runtime, "snapshots")
+    assert not hasattr(runtime, "images")
+    sandbox = Sandbox.from_session("rtsess_x", "y", "http://127.0.0.1:1")
+    with pytest.raises(AttributeError, match="does not serve it yet"):
+        _ = sandbox.previews  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="Sandbox has no 'fork_all'"):
+        _ = sandbox.fork_all  # type: ignore[attr-defined]

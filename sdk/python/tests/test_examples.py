@@ -97,8 +97,17 @@ def test_the_readme_runs(server: Server, tmp_path: Path, number: int) -> None:
     program = tmp_path / "block.py"
     program.write_text(BLOCKS[number])
     printed = run(program, server)
-    expected = ("0 45\n", "True still here", "1\n2\n3\nhello\n", "stdout one", "'stdout': 'hi\\n'")[number]
-    assert expected in printed
+    expected = (
+        "0 45\n",
+        "True still here",
+        "1\n2\n3\nhello\n",
+        "['ready', 'first'] ['ready']\nready\n",
+        "hello from inside\n",
+        "example.com refused rule-not-allowed\nin\n",
+        "stdout one",
+        "'stdout': 'hi\\n'",
+    )
+    assert len(BLOCKS) == len(expected) and expected[number] in printed
 
 
 def test_there_are_patterns() -> None:

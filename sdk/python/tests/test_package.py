@@ -24,7 +24,13 @@ def test_a_program_without_asyncio_does_not_load_it() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("name", ["Runtime", "Sandbox", "Sandboxes", "Files", "Process", "Page", "Limits"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Files", "Limits", "Network", "Page", "PortForward", "Process", "Runtime", "Sandbox", "Sandboxes", "Sessions",
+        "Snapshots", "Terminal",
+    ],
+)  # fmt: skip
 def test_both_clients_have_the_same_methods_and_every_one_is_documented(name: str) -> None:
     ours, other = getattr(withruntime, name), getattr(withruntime, "Async" + name)
     public = [word for word in dir(ours) if not word.startswith("_")]

@@ -18,7 +18,7 @@ NAMES = ["runtime_exec", "runtime_read_file", "runtime_write_file", "runtime_lis
 
 
 def test_definitions_fit_the_functions() -> None:
-    functions = sandbox_tools(Sandbox.from_session("x", "y", "http://127.0.0.1:1"))
+    functions = sandbox_tools(Sandbox.from_session("rtsess_x", "y", "http://127.0.0.1:1"))
     assert [function.__name__ for function in functions] == NAMES
     for function, openai, anthropic in zip(functions, openai_tools(), anthropic_tools()):
         parameters = inspect.signature(function).parameters

@@ -17,6 +17,17 @@ def synchronous(runtime: Runtime) -> None:
     names: list[str] = [one.id for one in runtime.sandboxes.list()]
     box.update(env={"A": None}, max_total_cost_micros=None)
     box.exec("true").exit_code = 1  # type: ignore[misc]
+    copy: Sandbox = box.fork()
+    copies: list[Sandbox] = box.fork(2)
+    taken: str = box.snapshot(mode="disk")["state"]
+    box.snapshot(mode=1)  # type: ignore[arg-type]
+    runtime.snapshots.update(taken, name=None, label={})  # type: ignore[call-arg]
+    box.network.set(allow=["example.com"])  # type: ignore[call-arg]
+    token: str = box.sessions.create()["token"]  # type: ignore[assignment]
+    verdicts: list[str] = [one["verdict"] for one in box.network.decisions()]
+    with box.terminal() as terminal, box.forward_port(80, local_port=0) as forward:
+        shown: bytes = terminal.recv()  # type: ignore[assignment]
+        print(shown, forward.local_port, copy, copies, token, verdicts)
     with box as same:
         again: Sandbox = same.refresh().stop()
     print(created, code, names, again)

@@ -12,8 +12,21 @@
  */
 
 export { Runtime, type RuntimeOptions } from "./runtime.js";
-export { Sandbox, type AtEnd, type SettleOptions, type WakeOptions, type WithClient } from "./sandbox.js";
+export {
+  Sandbox,
+  type AtEnd,
+  type SessionAccess,
+  type SettleOptions,
+  type WakeOptions,
+  type WithClient,
+} from "./sandbox.js";
 export { Sandboxes, type BulkFailure, type CreateInput, type CreateOptions, type ListFilter } from "./sandboxes.js";
+export { Snapshots, type SnapshotFilter, type SnapshotOptions } from "./snapshots.js";
+export { Network } from "./network.js";
+export { Sessions } from "./sessions.js";
+export { Terminal, type TerminalOptions } from "./terminal.js";
+export { Tunnel, TunnelConnection } from "./tunnel.js";
+export { PortForward, type ForwardOptions } from "./forward.js";
 export type { KeepAliveOptions } from "./keep-alive.js";
 export { Process, Processes, type OutputBytes, type OutputOptions, type WriteOptions } from "./commands/process.js";
 export type {
@@ -30,13 +43,16 @@ export type {
 } from "./commands/types.js";
 export {
   Files,
-  type FileData,
   type ListOptions,
   type MkdirOptions,
   type RemoveOptions,
   type RenameOptions,
   type WriteFileOptions,
+  type WriteStreamOptions,
 } from "./files/files.js";
+export type { ArchiveOptions, UnarchiveOptions } from "./files/archive.js";
+export type { CopyOptions } from "./files/local.js";
+export type { FileData, FileStream } from "./files/pieces.js";
 export { Page, PageRequest } from "./page.js";
 export {
   AccountBlockedError,
@@ -69,18 +85,31 @@ export { apiOrigin } from "./transport/origin.js";
 export { VERSION } from "./version.js";
 export type {
   CreateSandbox,
+  CreateSession,
   DeletedSandbox,
   FileEntry,
   FileStat,
+  ForkSandbox,
   Limits,
   Me,
+  NetworkDecision,
   NetworkSettings,
+  NewSession,
   OnTimeout,
   OutOfMemory,
   ProcessInfo,
   ProcessState,
+  PtySize,
   SandboxInfo,
+  SandboxNetwork,
   SandboxState,
+  Session,
+  SessionState,
   SignalName,
+  Snapshot,
+  SnapshotMode,
+  SnapshotState,
+  TakeSnapshot,
   UpdateSandbox,
+  UpdateSnapshot,
 } from "./types.js";

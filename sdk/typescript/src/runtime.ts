@@ -3,6 +3,7 @@
  */
 
 import { Sandboxes } from "./sandboxes.js";
+import { Snapshots } from "./snapshots.js";
 import { environmentVariable } from "./transport/environment.js";
 import { Transport, type RequestOptions, type TransportOptions } from "./transport/transport.js";
 import type { Limits, Me } from "./types.js";
@@ -13,6 +14,7 @@ export type RuntimeOptions = TransportOptions;
 /** A client. Making one sends nothing; its connections are shared by all it does. */
 export class Runtime {
   readonly sandboxes: Sandboxes;
+  readonly snapshots: Snapshots;
   /** What the key may use. */
   readonly limits: { get: (options?: RequestOptions) => Promise<Limits> };
   /** Sends requests that have no method here. */
@@ -23,6 +25,7 @@ export class Runtime {
     const transport = new Transport(options);
     this.transport = transport;
     this.sandboxes = new Sandboxes(transport);
+    this.snapshots = new Snapshots(transport);
     this.limits = {
       get: (request) => transport.json<Limits>({ method: "GET", path: "/v1/limits", options: request }),
     };

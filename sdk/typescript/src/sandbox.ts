@@ -12,15 +12,29 @@ import type {
   ExecStreamOptions,
   SpawnOptions,
 } from "./commands/types.js";
-import { RuntimeError } from "./errors.js";
+import { invalidRequest, RuntimeError } from "./errors.js";
 import { Files } from "./files/files.js";
+import { forwardPort, type ForwardOptions, type PortForward } from "./forward.js";
 import { keepAlive, type KeepAliveOptions } from "./keep-alive.js";
+import { Network } from "./network.js";
 import type { PageRequest } from "./page.js";
 import { defaultRuntime, type Runtime } from "./runtime.js";
 import type { CreateInput, CreateOptions, ListFilter } from "./sandboxes.js";
+import { Sessions } from "./sessions.js";
+import { takeSnapshot, type SnapshotOptions } from "./snapshots.js";
+import { openTerminal, type Terminal, type TerminalOptions } from "./terminal.js";
 import { path } from "./transport/path.js";
-import type { RequestOptions, Transport } from "./transport/transport.js";
-import type { DeletedSandbox, SandboxInfo, SandboxState, UpdateSandbox } from "./types.js";
+import { Transport, type RequestOptions } from "./transport/transport.js";
+import { openTunnel, type Tunnel } from "./tunnel.js";
+import type {
+  DeletedSandbox,
+  ForkSandbox,
+  SandboxInfo,
+  SandboxState,
+  Snapshot,
+  TakeSnapshot,
+  UpdateSandbox,
+} from "./types.js";
 
 /** Seconds that the server may hold the answer to a change until it has settled. */
 const SETTLE_SECONDS = 60;
@@ -44,7 +58,18 @@ export interface WakeOptions extends SettleOptions {
 }
 
 /** What the end of an `await using` block does to a sandbox. */
-export type AtEnd = "delete" | "stop";
+export type AtEnd = "delete" | "stop" | "nothing";
+
+/** What {@link Sandbox.fromSession} is given. */
+export interface SessionAccess {
+  /** The `token` of {@link Sessions.create}. */
+  token: string;
+  sandboxId: string;
+  /** Its `apiUrl`. Default: as for {@link Runtime}. */
+  apiUrl?: string | undefined;
+  /** What sends the requests. Default: the global `fetch`. */
+  fetch?: typeof fetch | undefined;
+}
 
 /**
  * A sandbox. Made by {@link Sandbox.create} or {@link Runtime.sandboxes}; `await using` deletes it at the end of the
@@ -56,18 +81,25 @@ export class Sandbox {
   readonly files: Files;
   /** Its processes. */
   readonly processes: Processes;
+  /** What it may reach. */
+  readonly network: Network;
+  /** Ways into it for web pages. */
+  readonly sessions: Sessions;
   readonly #place: Place;
   readonly #atEnd: AtEnd;
-  #info: SandboxInfo;
+  /** Unknown of one whose token alone is known, until it is asked for. */
+  #info: SandboxInfo | undefined;
 
   /** @internal */
-  constructor(transport: Transport, info: SandboxInfo, atEnd: AtEnd) {
-    this.id = info.id;
-    this.#place = { transport, sandboxId: info.id };
-    this.#info = info;
+  constructor(transport: Transport, known: SandboxInfo | { id: string; info?: never }, atEnd: AtEnd) {
+    this.id = known.id;
+    this.#place = { transport, sandboxId: known.id };
+    this.#info = "state" in known ? known : undefined;
     this.#atEnd = atEnd;
-    this.files = new Files(transport, info.id);
+    this.files = new Files(transport, known.id);
     this.processes = new Processes(this.#place);
+    this.network = new Network(transport, known.id);
+    this.sessions = new Sessions(transport, known.id);
   }
 
   /**
@@ -103,18 +135,32 @@ export class Sandbox {
     return clientOf(options).sandboxes.list(filter, options);
   }
 
-  /** The record of the last answer; {@link Sandbox.refresh} asks for a new one. */
+  /**
+   * The sandbox of a session, for a web page or another program without a key. Nothing is sent; {@link Sandbox.info} is
+   * known after {@link Sandbox.refresh}. It runs commands and processes and uses files; anything else is refused with
+   * `forbidden`, and a session that has ended with `unauthorized`.
+   */
+  static fromSession({ token, sandboxId, apiUrl, fetch }: SessionAccess): Sandbox {
+    return new Sandbox(new Transport({ apiKey: token, baseUrl: apiUrl, fetch }), { id: sandboxId }, "nothing");
+  }
+
+  /**
+   * The record of the last answer; {@link Sandbox.refresh} asks for a new one.
+   *
+   * @throws {@link InvalidRequestError} `invalid_request`: there was none yet, after {@link Sandbox.fromSession}.
+   */
   get info(): SandboxInfo {
-    return this.#info;
+    if (this.#info !== undefined) return this.#info;
+    throw invalidRequest("the record of this sandbox is not known yet", "Call refresh() first.");
   }
 
   /** As of the last answer. */
   get state(): SandboxState {
-    return this.#info.state;
+    return this.info.state;
   }
 
   get name(): string | null {
-    return this.#info.name ?? null;
+    return this.info.name ?? null;
   }
 
   /** Asks how it is now. */
@@ -223,19 +269,90 @@ export class Sandbox {
     return await spawn(this.#place, command, options);
   }
 
+  /**
+   * Keeps what it is: with mode `memory`, which is the default, its disk, memory and processes. One that runs stands still
+   * meanwhile and goes on. `Sandbox.create({ snapshot: id })` begins from it.
+   *
+   * @throws {@link RuntimeError} `snapshot_timeout`, `snapshot_failed`, `snapshot_mode_mismatch`, with `details`
+   * `{ snapshotId, sourceSandboxId }`.
+   */
+  async snapshot(input: TakeSnapshot = {}, options: SnapshotOptions = {}): Promise<Snapshot> {
+    await this.#settle(options);
+    return await takeSnapshot(this.#place.transport, this.id, input, options);
+  }
+
+  /**
+   * Makes a copy that goes on where it stands, memory and processes included; with `count` a list of them. It does not
+   * wait for room. The end of an `await using` block deletes a copy.
+   *
+   * @throws {@link ConflictError} `no_capacity`, `name_taken`; {@link InvalidRequestError} `invalid_request`.
+   */
+  async fork(input: ForkSandbox & { count: number }, options?: RequestOptions): Promise<Sandbox[]>;
+  async fork(input?: ForkSandbox & { count?: undefined }, options?: RequestOptions): Promise<Sandbox>;
+  async fork(input: ForkSandbox = {}, options: RequestOptions = {}): Promise<Sandbox | Sandbox[]> {
+    await this.#settle(options);
+    const { sandboxes } = await this.#place.transport.json<{ sandboxes: SandboxInfo[] }>({
+      method: "POST",
+      path: `${path("sandboxes", this.id)}:fork`,
+      body: input,
+      preferWaitSeconds: SETTLE_SECONDS,
+      options,
+    });
+    const copies = sandboxes.map((info) => new Sandbox(this.#place.transport, info, "delete"));
+    if (input.count !== undefined) return copies;
+    const [copy] = copies;
+    if (copy === undefined) throw new RuntimeError({ code: "invalid_answer", message: "the server made no copy" });
+    return copy;
+  }
+
+  /**
+   * Opens a terminal, or shows one that is open. Not in browsers, whose sessions reach no socket.
+   *
+   * @throws {@link RuntimeError} `terminal_refused`, `unsupported`; {@link RateLimitError} twelve are open.
+   */
+  async terminal(options: TerminalOptions = {}): Promise<Terminal> {
+    return await openTerminal(this.#place, options);
+  }
+
+  /**
+   * Opens a way to the ports of its loopback.
+   *
+   * @throws {@link RuntimeError} `tunnel_refused`, `unsupported`.
+   */
+  async tunnel(options: { signal?: AbortSignal | undefined } = {}): Promise<Tunnel> {
+    return await openTunnel(this.#place, options);
+  }
+
+  /**
+   * Listens on a port here, and carries each connection to a port of its loopback, until it is closed.
+   *
+   * @throws {@link RuntimeError} `tunnel_failed`: the port here is taken; `tunnel_refused`, `unsupported`.
+   */
+  async forwardPort(port: number, options: ForwardOptions = {}): Promise<PortForward> {
+    return await forwardPort(this.#place, port, options);
+  }
+
   /** Its record, for `JSON.stringify`. */
-  toJSON(): SandboxInfo {
-    return this.#info;
+  toJSON(): SandboxInfo | { id: string } {
+    return this.#info ?? { id: this.id };
   }
 
   /** The end of an `await using` block: deletes it or stops it, as the class says; a failure of that is not told. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
       if (this.#atEnd === "delete") await this.delete();
-      else if (this.state !== "stopped") await this.stop({ wait: false });
+      else if (this.#atEnd === "stop" && this.state !== "stopped") await this.stop({ wait: false });
     } catch {
       // What the block itself threw matters more.
     }
+  }
+
+  /** Waits until it is in a state in which it can be copied, if it is on its way to one. */
+  async #settle({ signal, timeoutMs }: RequestOptions): Promise<void> {
+    const request = { signal, timeoutMs };
+    const { state } = await this.refresh(request);
+    if (state === "starting" || state === "resuming") await this.waitFor("running", request);
+    if (state === "pausing") await this.waitFor("paused", request);
   }
 
   async #get(query: { waitFor?: string; timeoutSeconds?: number }, options?: RequestOptions): Promise<SandboxInfo> {

@@ -25,12 +25,27 @@ export interface SandboxInfo extends Omit<Schema["Sandbox"], "state" | "onTimeou
 /** What is left to say of a deleted sandbox. */
 export type DeletedSandbox = Schema["DeletedSandbox"];
 
-/** What a sandbox may reach. Left out: nothing. */
+/**
+ * What a sandbox may reach. An entry of `allow` and `deny` is a name, `*.` and a domain (all below it), an address, or a
+ * range of addresses.
+ */
 export interface NetworkSettings {
-  internet?: boolean;
-  allow?: readonly string[];
-  deny?: readonly string[];
-  connect?: readonly string[];
+  /** False: nothing, unless `allow` says what; true: everything public, or what `allow` says. */
+  internet: boolean;
+  /** Filled: only these. */
+  allow?: readonly string[] | undefined;
+  /** Wins over everything. */
+  deny?: readonly string[] | undefined;
+  /** `host:port`, reachable beside `allow`. */
+  connect?: readonly string[] | undefined;
+}
+
+/** The rules of a sandbox as they are kept. */
+export type SandboxNetwork = Schema["SandboxNetwork"];
+
+/** What was decided about one connection, or one request on a connection to the proxy. */
+export interface NetworkDecision extends Omit<Schema["NetworkDecision"], "verdict"> {
+  verdict: "allowed" | "refused";
 }
 
 /** Whose shape a new sandbox has. Every field may be left out. */
@@ -67,7 +82,10 @@ export interface CreateSandbox {
   persistent?: boolean | undefined;
   /** Millionths of a dollar after which it stops. */
   maxTotalCostMicros?: number | null | undefined;
+  /** Left out: every public address. */
   network?: NetworkSettings | undefined;
+  /** The id of a snapshot to begin from. One of mode `memory` goes on as it was, at its own size. */
+  snapshot?: string | undefined;
 }
 
 /** What of a sandbox can be changed. Fields left out stay as they are. */
@@ -88,6 +106,88 @@ export interface UpdateSandbox {
   /** Seconds from now, 60 to 86,400; 0 removes the limit. */
   timeoutSeconds?: number | undefined;
   onTimeout?: OnTimeout | undefined;
+  /** Replaces all rules, as {@link Network.set}. */
+  network?: NetworkSettings | undefined;
+}
+
+/** What a snapshot keeps: `memory` is disk, memory and processes; `disk` the disk alone. */
+export type SnapshotMode = "memory" | "disk";
+
+/** How a snapshot is doing. */
+export type SnapshotState = "capturing" | "ready" | "failed" | "deleting" | "deleted";
+
+/** A snapshot as every call answers it. */
+export interface Snapshot extends Omit<Schema["Snapshot"], "mode" | "state"> {
+  mode: SnapshotMode;
+  state: SnapshotState;
+}
+
+/** How a snapshot is taken. */
+export interface TakeSnapshot {
+  name?: string | undefined;
+  /** Left out: those of the sandbox. */
+  labels?: Record<string, string> | undefined;
+  /** Days until it is removed, 1 to 365. Left out: as long as it may be kept. */
+  retentionDays?: number | undefined;
+  /** Default `memory`. */
+  mode?: SnapshotMode | undefined;
+}
+
+/** What of a snapshot can be changed. */
+export interface UpdateSnapshot {
+  /** Null gives the name up. */
+  name?: string | null | undefined;
+  /** Replaces all labels. */
+  labels?: Record<string, string> | undefined;
+  /** Change nothing unless these are its labels. */
+  ifLabels?: Record<string, string> | undefined;
+}
+
+/** How a sandbox is copied. */
+export interface ForkSandbox {
+  /** How many copies, 1 to 16. With it the answer is a list. */
+  count?: number | undefined;
+  /** Of the first copy; the others are `name-1`, `name-2` and so on. */
+  name?: string | undefined;
+  /** Left out: those of the sandbox. */
+  labels?: Record<string, string> | undefined;
+  /** Keep the snapshot that the copies are made from. Default false. */
+  keepSnapshot?: boolean | undefined;
+}
+
+/** Where a session is in its life. */
+export type SessionState = "active" | "expired" | "revoked";
+
+/** A way into one sandbox for a web page. */
+export interface Session {
+  id: string;
+  sandboxId: string;
+  name: string | null;
+  /** Origins whose pages may use it, as browsers write them. */
+  origins: string[];
+  /** The id of the key that made it; with that key it ends. */
+  createdBy: string;
+  createdAt: string;
+  expiresAt: string;
+  revokedAt: string | null;
+  state: SessionState;
+}
+
+/** A new session; no later answer has its token. */
+export interface NewSession extends Session {
+  /** What {@link Sandbox.fromSession} takes. */
+  token: string;
+  /** Where pages find the server. */
+  apiUrl: string;
+}
+
+/** How a session is made. */
+export interface CreateSession {
+  /** Seconds it lasts, 60 to 86,400. Default 3,600. */
+  ttlSeconds?: number | undefined;
+  /** At most 16: `https://host[:port]` or `http://localhost[:port]`. None: only programs may use it, no page. */
+  origins?: readonly string[] | undefined;
+  name?: string | undefined;
 }
 
 /** How a process is doing. */
@@ -101,6 +201,9 @@ export type SignalName = Schema["SignalName"];
 
 /** Memory ran out. */
 export type OutOfMemory = Schema["OutOfMemory"];
+
+/** The size of a terminal, in characters. */
+export type PtySize = Schema["PtySize"];
 
 /** A file as the sandbox shows it; links are not followed. */
 export type FileEntry = Schema["FileEntry"];

@@ -85,6 +85,10 @@ checks! {
         a_paused_one_stays_paused
         a_repeated_fork_is_made_once
         a_running_command_is_in_every_copy;
+    sessions:
+        a_page_runs_commands_and_moves_files
+        a_page_reaches_nothing_else
+        an_ended_session_is_over_at_once_and_so_is_what_it_follows;
     commands:
         a_shell_command_and_its_result
         an_argv_sees_no_shell

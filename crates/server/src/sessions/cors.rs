@@ -7,7 +7,7 @@ use axum::http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use runtime_model::SandboxId;
 
 use crate::AppState;
@@ -16,7 +16,8 @@ use crate::error::{ApiError, Kind};
 
 const METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 /// What our answers say in headers.
-const EXPOSED: &str = "X-Request-Id, Retry-After, Idempotency-Replayed, Runtime-Late-Answer, Content-Length, Allow";
+const EXPOSED: &str = "X-Request-Id, X-Content-Length, X-Content-Sha256, Retry-After, Idempotency-Replayed, \
+    Runtime-Late-Answer, Content-Length, Allow";
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: &str = "600";
 
@@ -53,8 +54,8 @@ pub(crate) async fn preflight(
         return Some(Err(ApiError::new(Kind::Forbidden, "No session of this sandbox serves pages of this origin.")
             .hint("Name the page's origin in `origins` when the session is made.")));
     }
+    // 200 with a length of nothing: some clients wait for the body of a 204.
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
     let said = response.headers_mut();
     allow(said, origin.clone());
     said.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));

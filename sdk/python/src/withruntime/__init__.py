@@ -30,20 +30,30 @@ from ._errors import (
 from ._results import CommandResult, TracedFiles
 from ._sync.client import Limits, Runtime
 from ._sync.files import Files
+from ._sync.forward import PortForward
+from ._sync.network import Network
 from ._sync.page import Page
 from ._sync.processes import Process
 from ._sync.sandbox import Sandbox
 from ._sync.sandboxes import Sandboxes
+from ._sync.sessions import Sessions
+from ._sync.snapshots import Snapshots
+from ._sync.terminal import Terminal
 from ._version import __version__
 from .webhooks import WebhookVerificationError, verify_webhook
 
 if TYPE_CHECKING:
     from ._async.client import AsyncLimits, AsyncRuntime
     from ._async.files import AsyncFiles
+    from ._async.forward import AsyncPortForward
+    from ._async.network import AsyncNetwork
     from ._async.page import AsyncPage
     from ._async.processes import AsyncProcess
     from ._async.sandbox import AsyncSandbox
     from ._async.sandboxes import AsyncSandboxes
+    from ._async.sessions import AsyncSessions
+    from ._async.snapshots import AsyncSnapshots
+    from ._async.terminal import AsyncTerminal
 
 VERSION = __version__
 
@@ -51,11 +61,16 @@ VERSION = __version__
 _ASYNCHRONOUS = {
     "AsyncFiles": "files",
     "AsyncLimits": "client",
+    "AsyncNetwork": "network",
     "AsyncPage": "page",
+    "AsyncPortForward": "forward",
     "AsyncProcess": "processes",
     "AsyncRuntime": "client",
     "AsyncSandbox": "sandbox",
     "AsyncSandboxes": "sandboxes",
+    "AsyncSessions": "sessions",
+    "AsyncSnapshots": "snapshots",
+    "AsyncTerminal": "terminal",
 }
 
 
@@ -79,11 +94,16 @@ __all__ = [
     "AccountBlockedError",
     "AsyncFiles",
     "AsyncLimits",
+    "AsyncNetwork",
     "AsyncPage",
+    "AsyncPortForward",
     "AsyncProcess",
     "AsyncRuntime",
     "AsyncSandbox",
     "AsyncSandboxes",
+    "AsyncSessions",
+    "AsyncSnapshots",
+    "AsyncTerminal",
     "AuthenticationError",
     "CommandError",
     "CommandResult",
@@ -92,9 +112,11 @@ __all__ = [
     "Files",
     "InvalidRequestError",
     "Limits",
+    "Network",
     "NotFoundError",
     "Page",
     "PermissionDeniedError",
+    "PortForward",
     "Process",
     "RateLimitError",
     "Runtime",
@@ -105,6 +127,9 @@ __all__ = [
     "Sandboxes",
     "SecretPartlyStoredError",
     "ServiceUnavailableError",
+    "Sessions",
+    "Snapshots",
+    "Terminal",
     "TracedFiles",
     "WebhookVerificationError",
     "__version__",

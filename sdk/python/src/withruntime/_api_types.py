@@ -190,6 +190,179 @@ class FileWritten(TypedDict):
     size: int
 
 
+class _SnapshotShape(TypedDict):
+    diskMiB: int
+    memoryMiB: int
+    vcpu: int
+
+
+class SnapshotShape(_SnapshotShape, total=False):
+    """The size of its source."""
+
+    memoryGuarantee: Optional[int]
+
+
+class _SnapshotDurability(TypedDict):
+    #: `none`: it lies on this host alone.
+    state: str
+
+
+class SnapshotDurability(_SnapshotDurability, total=False):
+    """Its copy off this host."""
+
+    durableAt: Optional[str]
+    storedBytes: Optional[int]
+
+
+class _SnapshotInfo(TypedDict):
+    #: A copy lies on another host.
+    backedUp: bool
+    createdAt: str
+    durability: SnapshotDurability
+    expiresAt: str
+    #: A lower-case UUID with dashes.
+    id: str
+    #: `snapshot`.
+    kind: str
+    labels: dict[str, str]
+    #: `memory`: disk, memory and processes; `disk`: the disk alone.
+    mode: str
+    shape: SnapshotShape
+    sourceSandboxId: str
+    #: `capturing`, `ready`, `failed`, `deleting`, `deleted`.
+    state: str
+    #: The same as `state`.
+    status: str
+
+
+class SnapshotInfo(_SnapshotInfo, total=False):
+    """What a sandbox was, kept apart from it."""
+
+    engine: Optional[str]
+    error: Optional[str]
+    meteredBytes: Optional[int]
+    name: Optional[str]
+    readyAt: Optional[str]
+    replayed: Optional[bool]
+    #: What was asked for; null = as long as it may be kept.
+    retentionDays: Optional[int]
+    #: What it took up by itself when it was taken.
+    storedBytes: Optional[int]
+
+
+class _NetworkInfo(TypedDict):
+    allow: list[str]
+    connect: list[str]
+    connectAllowed: bool
+    connectReason: str
+    deny: list[str]
+    #: The host holds it to this version.
+    enforced: bool
+    enforcedVersion: int
+    forbiddenPorts: list[int]
+    internet: bool
+    #: Every port is, but the forbidden ones.
+    openPorts: bool
+    #: Reachable without a `connect` entry, whoever asks.
+    ports: list[int]
+    sandboxId: str
+    #: Grows with each change.
+    version: int
+
+
+class NetworkInfo(_NetworkInfo, total=False):
+    """The rules as they are kept."""
+
+    updatedAt: Optional[str]
+
+
+class _DecidedProcess(TypedDict):
+    pid: int
+    program: str
+
+
+class DecidedProcess(_DecidedProcess, total=False):
+    """`DecidedProcess` of the API."""
+
+    #: The command or process of this API that it belongs to.
+    processId: Optional[str]
+
+
+class _NetworkDecision(TypedDict):
+    at: str
+    host: str
+    #: `CONNECT`, or a method of HTTP.
+    method: str
+    number: int
+    port: int
+    #: What allowed it (`open`, `allow`, `connect`), or the value of `X-Runtime-Egress`.
+    reason: str
+    #: To the sandbox.
+    receivedBytes: int
+    rulesVersion: int
+    #: By the sandbox.
+    sentBytes: int
+    #: `allowed` or `refused`.
+    verdict: str
+
+
+class NetworkDecision(_NetworkDecision, total=False):
+    """One connection, or one request on a connection to the proxy."""
+
+    address: Optional[str]
+    endedAt: Optional[str]
+    process: Optional[DecidedProcess]
+    #: The entry that decided.
+    rule: Optional[str]
+
+
+class _SessionInfo(TypedDict):
+    createdAt: str
+    #: The id of the key that made it. When that key is revoked, the session ends.
+    createdBy: str
+    expiresAt: str
+    #: A lower-case UUID with dashes.
+    id: str
+    #: Origins whose pages may use it, as browsers write them.
+    origins: list[str]
+    sandboxId: str
+    #: `active`, `expired` or `revoked`.
+    state: str
+
+
+class SessionInfo(_SessionInfo, total=False):
+    """A way into one sandbox for a web page, without a key. Its token reaches `:exec`, processes, files, uploads, the interpreter, the record and the list of previews of that sandbox, and nothing else."""
+
+    name: Optional[str]
+    revokedAt: Optional[str]
+
+
+class _NewSessionInfo(TypedDict):
+    createdAt: str
+    #: The id of the key that made it. When that key is revoked, the session ends.
+    createdBy: str
+    expiresAt: str
+    #: A lower-case UUID with dashes.
+    id: str
+    #: Origins whose pages may use it, as browsers write them.
+    origins: list[str]
+    sandboxId: str
+    #: `active`, `expired` or `revoked`.
+    state: str
+    #: Where the page finds this API.
+    apiUrl: str
+
+
+class NewSessionInfo(_NewSessionInfo, total=False):
+    """The only answer that holds the token."""
+
+    name: Optional[str]
+    revokedAt: Optional[str]
+    replayed: Optional[bool]
+    #: Sent as `Authorization: Bearer`. Null where the answer repeats an earlier one: only a hash of it is kept.
+    token: Optional[str]
+
+
 class _AccountLimit(TypedDict):
     label: str
     #: `<kind>.<dimension>`.

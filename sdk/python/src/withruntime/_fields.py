@@ -56,6 +56,9 @@ UPDATE_FIELDS: dict[str, str] = {
     "tailscale": "tailscale",
 }
 
+#: What can be changed of a snapshot.
+SNAPSHOT_FIELDS: dict[str, str] = {"name": "name", "labels": "labels", "if_labels": "ifLabels"}
+
 
 def body_of(call: str, fields: Mapping[str, Any], known: Mapping[str, str], *, keep_none: bool) -> dict[str, Any]:
     """The JSON body for keyword arguments.

@@ -68,6 +68,12 @@ class Stream:
             and not getattr(self._reader, "_buffer", b"")
         )
 
+    async def end(self) -> None:
+        """Says that nothing more is written; reading goes on."""
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+            await self._writer.drain()
+
     def close(self) -> None:
         """Closes it without waiting. Safe to call again, and after its loop is gone."""
         if self._loop.is_closed():
@@ -76,6 +82,15 @@ class Stream:
             self._writer.close()
         else:
             self._loop.call_soon_threadsafe(self._writer.close)
+
+
+#: A connection that is read and written at the same time: here any is.
+Duplex = Stream
+
+
+def duplex(stream: Stream) -> Duplex:
+    """The connection, to be read and written at the same time."""
+    return stream
 
 
 async def open_stream(origin: Origin, proxy: Optional[Proxy], tls: Optional[ssl.SSLContext], timeout: float) -> Stream:
@@ -225,6 +240,73 @@ def every(seconds: float, work: Callable[[], Awaitable[bool]]) -> Callable[[], N
     return stop
 
 
+class Started:
+    """Work that goes on by itself. What it raises is its own affair."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._task: asyncio.Future[None] = asyncio.ensure_future(work())
+
+    async def wait(self) -> None:
+        """Waits until it is done."""
+        await asyncio.wait([self._task])
+
+    def cancel(self) -> None:
+        """Ends it where it waits."""
+        if not self._task.get_loop().is_closed():
+            self._task.cancel()
+
+
+def start(work: Callable[[], Awaitable[None]]) -> Started:
+    """Does work beside the caller's."""
+    return Started(work)
+
+
+class Listener:
+    """Listens at a port of this machine, and serves each connection by itself."""
+
+    def __init__(self, serve: Callable[[Duplex], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._server: Optional[asyncio.AbstractServer] = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.port = 0
+
+    async def open(self, host: str, port: int) -> None:
+        server = await asyncio.start_server(self._accept, host, port, limit=4 * _PIECE)
+        self._server = server
+        self.port = server.sockets[0].getsockname()[1]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        stream = Stream(reader, writer)
+        if task is not None:
+            self._tasks.add(task)
+        try:
+            await self._serve(stream)
+        except asyncio.CancelledError:
+            # By `close`; there is nobody else who could.
+            pass
+        finally:
+            stream.close()
+            if task is not None:
+                self._tasks.discard(task)
+
+    async def close(self) -> None:
+        """Stops listening and ends what is served."""
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def listen(host: str, port: int, serve: Callable[[Duplex], Awaitable[None]]) -> Listener:
+    """Listens; port 0 is any that is free. Raises OSError."""
+    listener = Listener(serve)
+    await listener.open(host, port)
+    return listener
+
+
 def _running_loop() -> Optional[asyncio.AbstractEventLoop]:
     try:
         return asyncio.get_running_loop()
@@ -248,6 +330,6 @@ class Shared(Generic[T]):
 
 
 __all__ = [
-    "Cancelled", "Events", "Lock", "OpenError", "Pieces", "Shared", "Stream", "Waiter",
-    "aside", "each", "every", "now", "open_stream", "sleep", "tell", "turn",
+    "Cancelled", "Duplex", "Events", "Listener", "Lock", "OpenError", "Pieces", "Shared", "Started", "Stream", "Waiter",
+    "aside", "duplex", "each", "every", "listen", "now", "open_stream", "sleep", "start", "tell", "turn",
 ]  # fmt: skip

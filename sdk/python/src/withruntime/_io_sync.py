@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from typing import Any, Callable, Generator, Generic, Optional, Sequence, TypeVar, Union
@@ -70,6 +71,113 @@ class Stream:
     def close(self) -> None:
         """Closes it without waiting. Safe to call again."""
         self._socket.close()
+
+    def socket(self) -> socket.socket:
+        """What is below it, for one who takes it over."""
+        return self._socket
+
+
+class Duplex:
+    """A connection that one thread reads while others write and close it.
+
+    The socket does not block; who must wait does so outside of the lock, since TLS has one state for both directions.
+    It is shut down at once and closed when the last one has let go, so that nobody waits at a number that is another's
+    by then.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(0)
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+
+    def read(self, timeout: Optional[float]) -> bytes:
+        """What has come; `b""` at the end, also by `close`. Raises `ReadTimeout`."""
+        return self._do(lambda: self._socket.recv(_PIECE), False, timeout, b"")
+
+    def write(self, data: bytes, timeout: Optional[float]) -> None:
+        """Hands over all of `data`. Raises `ReadTimeout`."""
+        left = memoryview(data)
+        until = None if timeout is None else now() + timeout
+        while left:
+            # TLS wants the same bytes again after it had to wait; those of a view stay where they are.
+            piece = left[:_PIECE]
+            rest = None if until is None else max(0.0, until - now())
+            left = left[self._do(lambda piece=piece: self._socket.send(piece), True, rest, None) :]  # type: ignore[misc]
+
+    def end(self) -> None:
+        """Says that nothing more is written; reading goes on."""
+        with self._lock:
+            if not self._closed:
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Ends it for all who use it. Safe to call again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                # The plain one: that of TLS would take the state away under a reader.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            except OSError:
+                # The other side was quicker.
+                pass
+            if self._users == 0:
+                self._socket.close()
+
+    def _do(self, step: Callable[[], T], writes: bool, timeout: Optional[float], otherwise: Optional[T]) -> T:
+        """Does a step as soon as it can be done; `otherwise` once it is closed."""
+        with self._lock:
+            if self._closed:
+                return self._over(otherwise)
+            self._users += 1
+        try:
+            while True:
+                with self._lock:
+                    if self._closed:
+                        return self._over(otherwise)
+                    try:
+                        return step()
+                    except BlockingIOError:
+                        to_write = writes
+                    except ssl.SSLWantReadError:
+                        to_write = False
+                    except ssl.SSLWantWriteError:
+                        to_write = True
+                if to_write == writes:
+                    if not _usable(self._socket, to_write, timeout):
+                        raise ReadTimeout
+                else:
+                    # TLS has something to settle first; the thread for the other direction may do it unseen.
+                    _usable(self._socket, to_write, 0.05)
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._closed and self._users == 0:
+                    self._socket.close()
+
+    @staticmethod
+    def _over(otherwise: Optional[T]) -> T:
+        if otherwise is None:
+            raise OSError("the connection is closed")
+        return otherwise
+
+
+def _usable(sock: socket.socket, to_write: bool, timeout: Optional[float]) -> bool:
+    """Waits until a socket can be read, or written."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT if to_write else select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+    ready = select.select([] if to_write else [sock], [sock] if to_write else [], [], timeout)
+    return bool(ready[0] or ready[1])
+
+
+def duplex(stream: Stream) -> Duplex:
+    """The connection, to be read and written at the same time. The stream is not used any more."""
+    return Duplex(stream.socket())
 
 
 def open_stream(origin: Origin, proxy: Optional[Proxy], tls: Optional[ssl.SSLContext], timeout: float) -> Stream:
@@ -160,6 +268,93 @@ def every(seconds: float, work: Callable[[], bool]) -> Callable[[], None]:
     return stopped.set
 
 
+class Started:
+    """Work that goes on by itself. What it raises is its own affair."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="withruntime", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until it is done."""
+        self._thread.join()
+
+    def cancel(self) -> None:
+        """Ends it where it waits; a thread ends when what it waits for is closed."""
+
+
+def start(work: Callable[[], None]) -> Started:
+    """Does work beside the caller's."""
+    return Started(work)
+
+
+class Listener:
+    """Listens at a port of this machine, and serves each connection by itself."""
+
+    def __init__(self, sock: socket.socket, serve: Callable[[Duplex], None]) -> None:
+        self._socket = sock
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._open: Optional[set[Duplex]] = set()
+        self._stop, self._stopped = socket.socketpair()
+        self.port: int = sock.getsockname()[1]
+        self._thread = threading.Thread(target=self._listen, name="withruntime-listen", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        with self._socket, self._stopped:
+            while self._stopped not in select.select([self._socket, self._stopped], [], [])[0]:
+                try:
+                    sock, _ = self._socket.accept()
+                except OSError:
+                    # Gone before it was taken.
+                    continue
+                start(lambda sock=sock: self._accept(sock))  # type: ignore[misc]
+
+    def _accept(self, sock: socket.socket) -> None:
+        _connect.tune(sock)
+        stream = Duplex(sock)
+        with self._lock:
+            late = self._open is None
+            if self._open is not None:
+                self._open.add(stream)
+        try:
+            if not late:
+                self._serve(stream)
+        finally:
+            stream.close()
+            with self._lock:
+                if self._open is not None:
+                    self._open.discard(stream)
+
+    def close(self) -> None:
+        """Stops listening and ends what is served."""
+        with self._lock:
+            still, self._open = self._open, None
+        if still is None:
+            return
+        self._stop.close()
+        self._thread.join()
+        for stream in still:
+            stream.close()
+
+
+def listen(host: str, port: int, serve: Callable[[Duplex], None]) -> Listener:
+    """Listens; port 0 is any that is free. Raises OSError."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(100)
+        sock.setblocking(False)
+        return Listener(sock, serve)
+    except BaseException:
+        sock.close()
+        raise
+
+
 class Shared(Generic[T]):
     """One object for everyone, made when first wanted: here one for the process."""
 
@@ -176,6 +371,6 @@ class Shared(Generic[T]):
 
 
 __all__ = [
-    "Cancelled", "Events", "Lock", "OpenError", "Pieces", "Shared", "Stream", "Waiter",
-    "aside", "each", "every", "now", "open_stream", "sleep", "tell", "turn",
+    "Cancelled", "Duplex", "Events", "Listener", "Lock", "OpenError", "Pieces", "Shared", "Started", "Stream", "Waiter",
+    "aside", "duplex", "each", "every", "listen", "now", "open_stream", "sleep", "start", "tell", "turn",
 ]  # fmt: skip

@@ -71,3 +71,11 @@ class UpdateFields(TypedDict, total=False):
     on_timeout: AtEnd
     on_lease_end: AtEnd
     tailscale: Optional[Mapping[str, Any]]
+
+
+class SnapshotFields(TypedDict, total=False):
+    """Fields of a snapshot's update; a name of None gives it up."""
+
+    name: Optional[str]
+    labels: Mapping[str, str]
+    if_labels: Mapping[str, str]

@@ -11,18 +11,25 @@ _RENAMED = {"sandbox": "sandboxes"}
 UNSERVED = (
     "account", "agents", "apps", "audit", "billing", "builds", "ci", "containers", "domains", "events", "feedback",
     "functions", "images", "ips", "jobs", "mcp", "networks", "otel", "plans", "ports", "referrals", "reservations",
-    "secrets", "snapshots", "sso", "support", "switching", "usage", "usage_export", "usage_requests", "volumes",
+    "secrets", "sso", "support", "switching", "usage", "usage_export", "usage_requests", "volumes",
     "webhooks",
+)  # fmt: skip
+
+
+#: The same of one sandbox.
+UNSERVED_OF_A_SANDBOX = (
+    "browser", "desktop", "interpreter", "mcp", "metrics", "mounts", "previews", "resize", "switch_image", "tailscale",
 )  # fmt: skip
 
 
 def no_such_member(owner: str, name: str) -> AttributeError:
     """The error for a member that is not there, with what to do about it."""
-    if name in UNSERVED:
+    if name in (UNSERVED_OF_A_SANDBOX if owner.endswith("Sandbox") else UNSERVED):
         tail = ": the server does not serve it yet. runtime.request() reaches any route that it does."
     elif name in _RENAMED:
         tail = f": it is called {_RENAMED[name]!r}."
     else:
-        meant = nearest(name, ("sandboxes", "limits", "me", "request", "close"))
+        known = () if owner.endswith("Sandbox") else ("sandboxes", "snapshots", "limits", "me", "request", "close")
+        meant = nearest(name, known)
         tail = f". Did you mean {meant!r}?" if meant and not name.startswith("_") else ""
     return AttributeError(f"{owner} has no {name!r}{tail}")

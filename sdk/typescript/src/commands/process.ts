@@ -125,7 +125,7 @@ export class Process {
   }
 
   /**
-   * Writes to its standard input, which must have been opened with `stdin: "pipe"`. Resolves once the sandbox has all of
+   * Writes to its standard input, which must have been opened with `stdin: "pipe"` or `pty`. Resolves once the sandbox has all of
    * it; a process that does not read holds it up.
    *
    * @throws {@link RuntimeError} the input is closed, or the process has ended.
@@ -182,6 +182,11 @@ export class Process {
     await signalProcess(this.#place, this.id, signal, options);
   }
 
+  /** Gives its terminal another size; it must have been started with `pty`. */
+  async resize(cols: number, rows: number, options?: RequestOptions): Promise<void> {
+    await this.#place.transport.json({ method: "POST", path: `${this.#path()}:resize`, body: { cols, rows }, options });
+  }
+
   /** Its record, for `JSON.stringify`. */
   toJSON(): ProcessInfo {
     return this.#info;
@@ -229,7 +234,7 @@ export class Processes {
 
 /** Starts a process and answers at once. @internal */
 export async function spawn(place: Place, command: Command, options: SpawnOptions): Promise<Process> {
-  const { stdin, outputEncoding, request } = options;
+  const { stdin, pty, outputEncoding, request } = options;
   const isPipe = stdin === "pipe";
   const info = await place.transport.json<ProcessInfo>({
     method: "POST",
@@ -237,6 +242,7 @@ export async function spawn(place: Place, command: Command, options: SpawnOption
     body: {
       ...commandBody(command, { ...options, stdin: isPipe ? undefined : stdin }),
       ...(isPipe ? { stdinMode: "pipe" } : {}),
+      pty,
       outputEncoding,
     },
     options: request,

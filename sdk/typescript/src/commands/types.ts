@@ -1,7 +1,7 @@
 /** Commands: what is asked, what comes back. */
 
 import type { RequestOptions } from "../transport/transport.js";
-import type { OutOfMemory, ProcessState } from "../types.js";
+import type { OutOfMemory, ProcessState, PtySize } from "../types.js";
 
 /** Who a command runs as: `sandbox` is the user `runtime`, uid 1000. */
 export type CommandUser = "sandbox" | "root";
@@ -98,6 +98,8 @@ export interface ExitEvent {
 export interface SpawnOptions extends CommandSettings {
   /** `"pipe"` keeps standard input open for {@link Process.write}; other text, or bytes, is given and then closed: 1 MiB. */
   stdin?: string | Uint8Array | undefined;
+  /** Give it a terminal of this size; all output is then `stdout`, and {@link Process.write} types into it. */
+  pty?: PtySize | undefined;
   /** `base64`: every piece of output carries its bytes. Default `utf8`. */
   outputEncoding?: "utf8" | "base64" | undefined;
   /** Milliseconds until it is killed, 1 to 86,400,000. Default: none of its own. */

@@ -6,6 +6,7 @@ import { RuntimeError } from "../errors.js";
 import { connectionFailure, concat } from "../transport/answer.js";
 import { path } from "../transport/path.js";
 import type { Opened, RequestOptions, Transport } from "../transport/transport.js";
+import { streamOf } from "./pieces.js";
 import { Sha256 } from "./sha256.js";
 
 /** A whole read that comes short is made again this often. */
@@ -41,17 +42,7 @@ export async function downloadStream(
   file: string,
   options: RequestOptions = {},
 ): Promise<ReadableStream<Uint8Array>> {
-  const pieces = verified(await openFile(transport, sandboxId, file, options), transport, file);
-  return new ReadableStream<Uint8Array>({
-    async pull(controller): Promise<void> {
-      const next = await pieces.next();
-      if (next.done === true) controller.close();
-      else controller.enqueue(next.value);
-    },
-    async cancel(): Promise<void> {
-      await pieces.return();
-    },
-  });
+  return streamOf(verified(await openFile(transport, sandboxId, file, options), transport, file));
 }
 
 function openFile(transport: Transport, sandboxId: string, file: string, options: RequestOptions): Promise<Opened> {

@@ -2,23 +2,28 @@
  * The files of a sandbox.
  */
 
-import { invalidRequest } from "../errors.js";
 import { utf8 } from "../commands/bytes.js";
+import type { Place } from "../commands/exec.js";
 import { path } from "../transport/path.js";
 import type { RequestOptions, Transport } from "../transport/transport.js";
 import type { FileEntry, FileStat, Schema } from "../types.js";
+import { archive, unarchive, type ArchiveOptions, type UnarchiveOptions } from "./archive.js";
 import { download, downloadStream } from "./download.js";
-
-/** The largest file that one request may write. */
-const MAX_WRITE = 1024 * 1024;
-
-/** What can be written. */
-export type FileData = string | Uint8Array | ArrayBuffer | Blob;
+import { downloadLocal, uploadLocal, type CopyOptions } from "./local.js";
+import type { FileData, FileStream } from "./pieces.js";
+import { writeStream } from "./stream.js";
+import { upload, type Source } from "./upload.js";
 
 /** How {@link Files.write} writes. */
 export interface WriteFileOptions extends RequestOptions {
   /** The permissions, in octal digits. Default `"644"`. */
   mode?: string | undefined;
+}
+
+/** How {@link Files.writeStream} writes. */
+export interface WriteStreamOptions extends WriteFileOptions {
+  /** Told how many bytes are there. */
+  onProgress?: ((bytes: number) => void) | undefined;
 }
 
 /** What {@link Files.list} shows. */
@@ -61,9 +66,11 @@ export interface RenameOptions extends RequestOptions {
 export class Files {
   readonly #transport: Transport;
   readonly #sandboxId: string;
+  readonly #place: Place;
 
   /** @internal */
   constructor(transport: Transport, sandboxId: string) {
+    this.#place = { transport, sandboxId };
     this.#transport = transport;
     this.#sandboxId = sandboxId;
   }
@@ -88,27 +95,59 @@ export class Files {
   }
 
   /**
-   * Writes a whole file of at most 1 MiB: it is there with all its bytes, or not at all, and on the disk when this
-   * resolves. Missing folders are made below `/workspace`.
-   *
-   * @throws {@link InvalidRequestError} `invalid_request`: more than 1 MiB, which this server does not take yet.
+   * Writes a whole file of any size: it is there with all its bytes, or not at all, and on the disk when this resolves.
+   * More than 1 MiB goes in chunks, eight at once, under a digest. Missing folders are made below `/workspace`.
    */
   async write(file: string, data: FileData, options: WriteFileOptions = {}): Promise<void> {
-    const { mode, ...request } = options;
-    const bytes = await bytesOf(data);
-    if (bytes.length > MAX_WRITE) {
-      throw invalidRequest(
-        `${file}: ${String(bytes.length)} bytes are more than one request may write (${String(MAX_WRITE)})`,
-        "Write it in parts and join them with a command; uploads in parts are not on this server yet.",
-      );
-    }
-    await this.#transport.json({
-      method: "PUT",
-      path: path("sandboxes", this.#sandboxId, "files", "content"),
-      query: { path: file, mode },
-      bytes,
-      options: request,
-    });
+    await upload(this.#transport, this.#sandboxId, file, sourceOf(data), options);
+  }
+
+  /**
+   * Writes what comes, of any length that need not be known; as {@link Files.write} otherwise. Only a few MiB of it are in
+   * memory. While it comes, a process of the sandbox appends it to a file beside the target.
+   *
+   * @throws {@link RuntimeError} `stream_failed`, `disk_full`.
+   */
+  async writeStream(file: string, source: FileStream | FileData, options: WriteStreamOptions = {}): Promise<void> {
+    await writeStream(this.#place, file, source, options);
+  }
+
+  /**
+   * Copies a file or a folder of this program's disk into the sandbox, modes and links kept. A folder is merged with what
+   * is there.
+   *
+   * @throws {@link RuntimeError} `unsupported`: in a browser.
+   */
+  async upload(local: string, remote: string, options: CopyOptions = {}): Promise<void> {
+    await uploadLocal(this.#place, local, remote, options);
+  }
+
+  /**
+   * Copies a file or a folder of the sandbox to this program's disk. A file is there whole, or not at all; a folder is
+   * merged with what is there. No name and no link leads out of the folder.
+   *
+   * @throws {@link RuntimeError} `unsafe_archive`: one would; `download_incomplete`; `unsupported`: in a browser.
+   */
+  async download(remote: string, local: string, options: CopyOptions = {}): Promise<void> {
+    await downloadLocal(this.#place, remote, local, options);
+  }
+
+  /**
+   * A folder as a gzipped tar, as it is packed. An archive that was cut ends as one that does not read.
+   *
+   * @throws {@link ConflictError} `not_a_directory`.
+   */
+  async archive(folder: string, options: ArchiveOptions = {}): Promise<ReadableStream<Uint8Array>> {
+    return await archive(this.#transport, this.#sandboxId, folder, options);
+  }
+
+  /**
+   * Unpacks a tar, gzipped or not, into a folder, which is made if it is missing and merged with if not.
+   *
+   * @throws {@link InvalidRequestError} `invalid_archive`; what was unpacked of it before that stays.
+   */
+  async unarchive(folder: string, data: FileData | FileStream, options: UnarchiveOptions = {}): Promise<void> {
+    await unarchive(this.#transport, this.#sandboxId, folder, data, options);
   }
 
   /** What is in a folder, sorted by path; links are shown, not followed. */
@@ -180,8 +219,13 @@ export class Files {
   }
 }
 
-async function bytesOf(data: FileData): Promise<Uint8Array> {
-  if (typeof data === "string") return utf8(data);
-  if (data instanceof Uint8Array) return data;
-  return new Uint8Array(data instanceof ArrayBuffer ? data : await data.arrayBuffer());
+/** What is written, so that any part of it can be read. A Blob's bytes stay where they are until then. */
+function sourceOf(data: FileData): Source {
+  if (data instanceof Blob) {
+    const read = async (offset: number, length: number): Promise<Uint8Array> =>
+      new Uint8Array(await data.slice(offset, offset + length).arrayBuffer());
+    return { size: data.size, read };
+  }
+  const bytes = typeof data === "string" ? utf8(data) : data instanceof Uint8Array ? data : new Uint8Array(data);
+  return { size: bytes.length, read: (offset, length) => Promise.resolve(bytes.subarray(offset, offset + length)) };
 }

@@ -71,7 +71,8 @@ export function errorFrom(error: Record<string, unknown>, status = asStatus(erro
   });
 }
 
-function refusal(status: number, body: Uint8Array, named?: number): RuntimeError {
+/** A refusal out of its status and body. */
+export function refusal(status: number, body: Uint8Array, named?: number): RuntimeError {
   const text = new TextDecoder().decode(body.subarray(0, MAX_ERROR_BODY));
   let error: Record<string, unknown> = { message: text.slice(0, MESSAGE_BYTES).trim() };
   try {

@@ -19,8 +19,13 @@ export function environmentVariable(name: string): string | undefined {
   return nodeProcess()?.env?.[name];
 }
 
+/** A module of Node, where there is one; programs for browsers import nothing by this. */
+export function builtin(name: string): unknown {
+  return nodeProcess()?.getBuiltinModule?.(name);
+}
+
 /** Whether the marker of a sandbox's inside is there. */
 export function isInsideSandbox(): boolean {
-  const files = nodeProcess()?.getBuiltinModule?.("node:fs") as { existsSync?: (path: string) => boolean } | undefined;
-  return files?.existsSync?.(MARKER) ?? false;
+  const files = builtin("node:fs") as { existsSync: (path: string) => boolean } | undefined;
+  return files?.existsSync(MARKER) ?? false;
 }

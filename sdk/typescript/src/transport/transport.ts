@@ -9,6 +9,7 @@ import { connectionFailure, errorFrom, isLate, loneError, readJson, readRefusal 
 import { environmentVariable } from "./environment.js";
 import { Failure } from "./failure.js";
 import { Gate, type Release } from "./gate.js";
+import { newKey } from "./key.js";
 import { apiOrigin } from "./origin.js";
 import { encodeQuery, type Query } from "./path.js";
 import { Retry } from "./retry.js";
@@ -187,7 +188,24 @@ export class Transport {
     }
   }
 
+  /** Where a WebSocket goes, and with which headers. @internal */
+  socket(path: string, query?: Query): { url: string; headers: Record<string, string> } {
+    const url = `${this.origin.replace(/^http/, "ws")}${path}${encodeQuery(query)}`;
+    return { url, headers: this.#who() };
+  }
+
   #headers(call: Call, key: string | undefined): Record<string, string> {
+    return {
+      ...this.#who(),
+      accept: call.accept ?? "application/json",
+      ...(key === undefined ? {} : { "idempotency-key": key }),
+      ...(call.preferWaitSeconds === undefined ? {} : { prefer: `wait=${String(call.preferWaitSeconds)}` }),
+      ...(call.bytes === undefined ? {} : { "content-type": "application/octet-stream" }),
+      ...(call.body === undefined ? {} : { "content-type": "application/json" }),
+    };
+  }
+
+  #who(): Record<string, string> {
     if (this.#apiKey === undefined || this.#apiKey === "") {
       throw new RuntimeError({
         code: "missing_api_key",
@@ -198,15 +216,7 @@ export class Transport {
     if (!/^[\x21-\x7e]+$/.test(this.#apiKey)) {
       throw invalidRequest("the API key holds blanks or characters that no key has");
     }
-    return {
-      authorization: `Bearer ${this.#apiKey}`,
-      accept: call.accept ?? "application/json",
-      "x-runtime-client": `sdk-js/${VERSION}`,
-      ...(key === undefined ? {} : { "idempotency-key": key }),
-      ...(call.preferWaitSeconds === undefined ? {} : { prefer: `wait=${String(call.preferWaitSeconds)}` }),
-      ...(call.bytes === undefined ? {} : { "content-type": "application/octet-stream" }),
-      ...(call.body === undefined ? {} : { "content-type": "application/json" }),
-    };
+    return { authorization: `Bearer ${this.#apiKey}`, "x-runtime-client": `sdk-js/${VERSION}` };
   }
 
   /** What went wrong, as an error that names the call's key. */
@@ -325,15 +335,6 @@ function checkedKey(given: string | undefined): string {
   if (given === undefined) return newKey();
   if (KEY_SHAPE.test(given)) return given;
   throw invalidRequest("idempotencyKey must be 1 to 128 of A-Z a-z 0-9 _ . : - and begin with a letter or digit");
-}
-
-/** A random UUID; `randomUUID` itself is missing on pages that came over plain HTTP. */
-function newKey(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  bytes[6] = ((bytes[6] ?? 0) & 0x0f) | 0x40;
-  bytes[8] = ((bytes[8] ?? 0) & 0x3f) | 0x80;
-  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 }
 
 function atLeast(least: number, name: string, value: number): number {

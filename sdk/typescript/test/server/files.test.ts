@@ -46,15 +46,6 @@ test("a file larger than one request is read whole and as a stream", async () =>
   await (await sandbox.files.readStream("/workspace/large")).cancel();
 });
 
-test("more than one request may write is refused before it is sent", async () => {
-  const error = await failure(
-    sandbox.files.write("/workspace/x", new Uint8Array(1024 * 1024 + 1)),
-    InvalidRequestError,
-  );
-  expect(error.code).toBe("invalid_request");
-  expect(error.hint).toBeTruthy();
-});
-
 test("folders are made, listed, searched", async () => {
   const { files } = sandbox;
   await files.mkdir("/workspace/tree/deep/.hidden");

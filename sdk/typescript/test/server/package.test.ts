@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, inject, test } from "vitest";
 
+import { browserBundle } from "../support/bundle.js";
 import { client, unique } from "../support/runtime.js";
 
 const here = fileURLToPath(new URL("../..", import.meta.url));
@@ -31,11 +32,12 @@ afterAll(() => {
 });
 
 /** Runs a program with the environment that its README asks for. */
-function run(file: string): Promise<string> {
+function run(file: string, by?: { program: string; args: string[] }): Promise<string> {
   const env = { ...process.env, RUNTIME_API_URL: inject("url"), RUNTIME_API_KEY: inject("key"), NO_COLOR: "1" };
   const tsx = join(here, "node_modules/tsx/dist/cli.mjs");
   return new Promise((resolve, reject) => {
-    execFile(process.execPath, [tsx, file], { cwd: place, env, timeout: 60_000 }, (error, stdout, stderr) => {
+    const { program, args } = by ?? { program: process.execPath, args: [tsx] };
+    execFile(program, [...args, file], { cwd: place, env, timeout: 60_000 }, (error, stdout, stderr) => {
       if (error === null) resolve(stdout);
       else reject(new Error(`${file}: ${stderr}`, { cause: error }));
     });
@@ -61,6 +63,55 @@ test("imports nothing of Node", () => {
   for (const file of files) {
     expect(readFileSync(join(here, "dist", file), "utf8"), file).not.toMatch(/(from|import)\s*\(?["']node:|require\(/);
   }
+});
+
+test("is bundled for browsers without anything from outside", async () => {
+  const entry = join(place, "node_modules/withruntime/dist/index.js");
+  const { code, outside } = await browserBundle(entry);
+  expect(outside).toEqual([]);
+  expect(code).toContain("fromSession");
+  expect(code).not.toMatch(/__vite-browser-external|\bBuffer\b|require\(/);
+});
+
+test("runs under Bun", async () => {
+  writeFileSync(
+    join(place, "bun.mts"),
+    `import { Sandbox } from "withruntime";
+     const sandbox = await Sandbox.create({ vcpu: 1, memoryMiB: 512 });
+     try {
+       await sandbox.files.write("/workspace/large", new Uint8Array(2_000_000).fill(97));
+       console.log((await sandbox.exec("wc -c < large")).stdout.trim());
+       console.log((await sandbox.files.read("/workspace/large")).length);
+       for await (const event of sandbox.execStream("echo streamed")) {
+         if (event.type === "stdout") console.log(event.data.trim());
+       }
+       let said = "";
+       const decoder = new TextDecoder();
+       const terminal = await sandbox.terminal({
+         command: "stty -echo; read line; echo got $line; exit 5",
+         onData: (bytes) => (said += decoder.decode(bytes)),
+       });
+       terminal.write("typed\\n");
+       console.log(await terminal.exited, said.includes("got typed"));
+       await sandbox.exec("mkdir -p site && echo inside > site/index.html");
+       const server = await sandbox.spawn("cd site && exec python3 -m http.server 8124");
+       const forward = await sandbox.forwardPort(8124, { localPort: 0 });
+       let page = "";
+       while (page === "") {
+         page = await fetch(\`http://127.0.0.1:\${forward.localPort}/\`).then((answer) => answer.text(), () => "");
+       }
+       console.log(page.trim());
+       await forward.close();
+       await sandbox.files.upload(import.meta.dirname + "/folder", "/workspace/folder");
+       console.log((await sandbox.exec("cat folder/file")).stdout);
+     } finally {
+       await sandbox.delete();
+     }`,
+  );
+  mkdirSync(join(place, "folder"));
+  writeFileSync(join(place, "folder/file"), "uploaded");
+  const said = await run("bun.mts", { program: join(here, "node_modules/.bin/bun"), args: [] });
+  expect(said.trim().split("\n")).toEqual(["2000000", "2000000", "streamed", "5 true", "inside", "uploaded"]);
 });
 
 describe("the README", () => {

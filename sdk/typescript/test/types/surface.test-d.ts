@@ -6,8 +6,15 @@ import {
   type CommandResult,
   type ExecEvent,
   type FileStat,
+  type NetworkDecision,
+  type NewSession,
   type Page,
+  type PageRequest,
+  type PortForward,
   type Process,
+  type Session,
+  type Snapshot,
+  type Terminal,
 } from "../../src/index.js";
 
 declare const sandbox: Sandbox;
@@ -48,6 +55,37 @@ test("events and files are told apart by their words", () => {
   if (stat.exists) expectTypeOf(stat.size).toEqualTypeOf<number>();
   // @ts-expect-error -- nothing is there
   else console.log(stat.size);
+});
+
+test("one copy is a sandbox, a number of them a list", () => {
+  expectTypeOf(sandbox.fork()).resolves.toEqualTypeOf<Sandbox>();
+  expectTypeOf(sandbox.fork({ name: "a" })).resolves.toEqualTypeOf<Sandbox>();
+  expectTypeOf(sandbox.fork({ count: 2 })).resolves.toEqualTypeOf<Sandbox[]>();
+  expectTypeOf(sandbox.snapshot({ mode: "disk" })).resolves.toEqualTypeOf<Snapshot>();
+  expectTypeOf(runtime.snapshots.list()).toEqualTypeOf<PageRequest<Snapshot>>();
+  // @ts-expect-error -- memory or disk
+  void sandbox.snapshot({ mode: "both" });
+  void Sandbox.create({ snapshot: "id" });
+});
+
+test("networks, sessions and terminals", () => {
+  // @ts-expect-error -- whether there is an internet must be said
+  void sandbox.network.set({ allow: ["example.com"] });
+  expectTypeOf(sandbox.network.decisions()).toEqualTypeOf<PageRequest<NetworkDecision>>();
+  expectTypeOf<NetworkDecision["verdict"]>().toEqualTypeOf<"allowed" | "refused">();
+  expectTypeOf(sandbox.sessions.create()).resolves.toEqualTypeOf<NewSession>();
+  expectTypeOf(sandbox.sessions.list()).resolves.toEqualTypeOf<Session[]>();
+  expectTypeOf(Sandbox.fromSession({ token: "t", sandboxId: "s" })).toEqualTypeOf<Sandbox>();
+  // @ts-expect-error -- of a session that was made, the token alone does not say which sandbox
+  Sandbox.fromSession({ token: "t" });
+  // @ts-expect-error -- no listed session has its token
+  void sandbox.sessions.list().then(([session]) => session?.token);
+  expectTypeOf(sandbox.terminal({ cols: 1, onData: (_: Uint8Array) => undefined })).resolves.toEqualTypeOf<Terminal>();
+  expectTypeOf(sandbox.forwardPort(80, { localPort: 0 })).resolves.toEqualTypeOf<PortForward>();
+  expectTypeOf(sandbox.files.archive("/a")).resolves.toEqualTypeOf<ReadableStream<Uint8Array>>();
+  void sandbox.spawn("x", { pty: { cols: 80, rows: 24 } });
+  // @ts-expect-error -- a size has two sides
+  void sandbox.spawn("x", { pty: { cols: 80 } });
 });
 
 test("what has no meaning is refused", () => {

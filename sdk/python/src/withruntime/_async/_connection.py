@@ -62,6 +62,10 @@ class AsyncConnection:
         body = self._body
         return body is not None and body.done and body.framed and self._keep_alive and not self._unread
 
+    def detach(self) -> tuple[io.Stream, bytes]:
+        """The stream, and what was read of it beyond the answer, for another protocol."""
+        return self._stream, self._unread
+
     def idle(self) -> bool:
         return self._stream.idle()
 

@@ -6,7 +6,7 @@ import json
 import os
 import ssl
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Awaitable, Callable, Optional, Sequence
 
 from .. import _io_async as io
 from .._call import ANSWER_LIMIT, Call
@@ -16,7 +16,9 @@ from .._policy import ATTEMPT_SECONDS, Deadline, Retries
 from .._slots import Slots
 from .._version import __version__
 from .._wire import Head, ReadTimeout, WireError, request_head, target
+from .._ws import check_upgrade, new_key, upgrade_headers
 from ._connection import AsyncConnection
+from ._websocket import AsyncWebSocket
 
 _IDLE_KEPT = 8
 _ERROR_LIMIT = 1024 * 1024
@@ -115,12 +117,17 @@ class AsyncTransport:
         Raises:
             RuntimeError: It was refused, or there was no answer in time.
         """
-        return await self._carry(call, stream=False)
+        return await self._carry(call, self._answered)
 
     async def open(self, call: Call) -> AsyncAnswer:
         """Sends a call and answers once its success begins; the body is the caller's to read."""
-        answer: AsyncAnswer = await self._carry(call, stream=True)
+        answer: AsyncAnswer = await self._carry(call, self._begun)
         return answer
+
+    async def upgrade(self, call: Call) -> AsyncWebSocket:
+        """Opens a WebSocket. It takes no place of a call: it may last."""
+        socket: AsyncWebSocket = await self._carry(call, self._upgraded)
+        return socket
 
     def close(self) -> None:
         """Closes the connections that wait for work."""
@@ -134,7 +141,7 @@ class AsyncTransport:
         if hasattr(self, "_idle"):
             self.close()
 
-    async def _carry(self, call: Call, stream: bool) -> Any:
+    async def _carry(self, call: Call, once: Callable[[Call, Optional[str], Deadline], Awaitable[Any]]) -> Any:
         began = io.now()
         deadline = Deadline(self._timeout if call.seconds is None else call.seconds, began)
         retries = Retries(
@@ -144,11 +151,9 @@ class AsyncTransport:
             room_seconds=call.room_seconds,
         )
         key = call.key_to_send()
-        request = self._request(call, key)
         while True:
             try:
-                answer = await self._attempt(request, key, deadline, stream)
-                return answer if stream else await self._value(answer, key, deadline)
+                return await once(call, key, deadline)
             except _Failure as failure:
                 error = failure.error
                 wait = retries.after(error, io.now(), late=failure.late, unopened=failure.unopened)
@@ -161,7 +166,33 @@ class AsyncTransport:
             if wait.seconds > 0:
                 await io.sleep(wait.seconds)
 
-    def _request(self, call: Call, key: Optional[str]) -> bytes:
+    async def _answered(self, call: Call, key: Optional[str], deadline: Deadline) -> Any:
+        answer = await self._attempt(self._request(call, key), key, deadline, stream=False)
+        return await self._value(answer, key, deadline)
+
+    async def _begun(self, call: Call, key: Optional[str], deadline: Deadline) -> AsyncAnswer:
+        return await self._attempt(self._request(call, key), key, deadline, stream=True)
+
+    async def _upgraded(self, call: Call, key: Optional[str], deadline: Deadline) -> AsyncWebSocket:
+        secret = new_key()
+        request = self._request(call, key, upgrade_headers(secret))
+        connection = await self._connect(key, deadline)
+        try:
+            head = await self._exchange(connection, request, key, deadline, used=False)
+            if head.status != 101:
+                raise await self._refusal(
+                    AsyncAnswer(head, connection, lambda _: connection.close()), head, key, deadline
+                )
+            try:
+                check_upgrade(head, secret)
+                return AsyncWebSocket(*connection.detach())
+            except WireError as error:
+                raise ConnectionError(str(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def _request(self, call: Call, key: Optional[str], upgrade: Sequence[tuple[str, str]] = ()) -> bytes:
         if self._key is None:
             self._key = find_key(self._api_key, self.origin)
         headers = [
@@ -174,6 +205,7 @@ class AsyncTransport:
         ]
         if key is not None:
             headers.append(("Idempotency-Key", key))
+        headers += upgrade
         if call.prefer_wait is not None:
             headers.append(("Prefer", f"wait={call.prefer_wait}"))
         body = call.body or b""

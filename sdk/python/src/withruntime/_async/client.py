@@ -12,6 +12,7 @@ from .._fields import given
 from .._unserved import no_such_member
 from ._transport import AsyncTransport
 from .sandboxes import AsyncSandboxes
+from .snapshots import AsyncSnapshots
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -68,6 +69,8 @@ class AsyncRuntime:
         )
         #: Sandboxes.
         self.sandboxes = AsyncSandboxes(self._transport)
+        #: Snapshots.
+        self.snapshots = AsyncSnapshots(self._transport)
         #: What the key may use.
         self.limits = AsyncLimits(self._transport)
 

@@ -15,7 +15,10 @@ from .._results import Collected, CommandResult
 from .._wire import segment
 from ._output import AsyncFollower, events
 from ._transport import AsyncTransport, Cut
+from ._tunnel import AsyncTunnel
+from .forward import AsyncPortForward
 from .processes import AsyncProcess
+from .terminal import AsyncTerminal
 
 if TYPE_CHECKING:
     from typing_extensions import Literal
@@ -176,6 +179,64 @@ class AsyncCommands:
         """
         info = await self._transport.json(Call("GET", self._path(f"/processes/{segment(process_id)}")))
         return AsyncProcess(self._transport, self.id, info)
+
+    async def terminal(
+        self,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        command: Optional[str] = None,
+        cwd: Optional[str] = None,
+        user: Optional[CommandUser] = None,
+        process_id: Optional[str] = None,
+    ) -> AsyncTerminal:
+        """Opens a terminal, or shows one that is open.
+
+        Args:
+            cols: Its width in characters.
+            rows: Its height in lines.
+            command: A line for the shell; ``bash -l`` if left out.
+            cwd: As in `exec`.
+            user: As in `exec`.
+            process_id: A process that was spawned with `pty`, to show it instead.
+
+        Raises:
+            RuntimeError: ``terminal_refused``, of the class of the server's own error, whose code is in
+                ``details["code"]``: ``not_found``, ``sandbox_stopped``, ``sandbox_paused``, ``rate_limited``, ….
+            ConnectionError: The server could not be reached.
+        """
+        size: tuple[tuple[str, Union[str, int, None]], ...] = (("cols", cols), ("rows", rows))
+        query = (*size, ("command", command), ("cwd", cwd), ("user", user), ("processId", process_id))
+        socket = await self._transport.upgrade(Call("GET", self._path("/terminal"), query=query))
+        ready = await socket.ready("terminal")
+        return AsyncTerminal(socket, ready.get("processId"))
+
+    async def forward_port(
+        self, port: int, *, local_port: Optional[int] = None, host: str = "127.0.0.1"
+    ) -> AsyncPortForward:
+        """Makes a port of the sandbox a port of this machine, until it is closed.
+
+        The sandbox's program may listen at its loopback alone. Many may connect at once.
+
+        Args:
+            port: The sandbox's port, 1 to 65535.
+            local_port: The port here; the same if left out, any that is free with 0. The result tells it.
+            host: The address to listen at. Whoever can reach it can reach the sandbox's port.
+
+        Raises:
+            RuntimeError: ``invalid_request``: no such port; ``tunnel_refused``, as a terminal's refusal.
+            ConnectionError: The server could not be reached.
+            OSError: The local port is taken.
+        """
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+            raise RuntimeError("A port is a number from 1 to 65535.", code="invalid_request")
+        forward = AsyncPortForward(await self._tunnel(), port, self._tunnel)
+        return await forward._start(port if local_port is None else local_port, host)
+
+    async def _tunnel(self) -> AsyncTunnel:
+        socket = await self._transport.upgrade(Call("GET", self._path("/tunnel")))
+        await socket.ready("tunnel")
+        return AsyncTunnel(socket)
 
     async def _exec_streamed(
         self,

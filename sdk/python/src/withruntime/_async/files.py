@@ -9,26 +9,23 @@ import stat as stat_module
 import uuid
 from typing import Any, AsyncIterator, Optional, Union, cast
 
+from .. import _archive
 from .. import _io_async as io
 from .._api_types import FileEntry, FileStat, FileWritten
 from .._call import BYTES, Call, encode
 from .._errors import NotFoundError, RuntimeError
 from .._fields import given
+from .._source import PART_BYTES, Source
 from .._wire import segment
-from ._transport import AsyncAnswer, AsyncTransport, Cut
+from ._transport import AsyncAnswer, Cut
+from .archives import AsyncArchives
 
-#: What one request may carry; larger files go in parts of this size.
-PART_BYTES = 1024 * 1024
 _PARTS_AT_ONCE = 8
 _READS = 3
 
 
-class AsyncFiles:
+class AsyncFiles(AsyncArchives):
     """``sandbox.files``."""
-
-    def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
-        self._transport = transport
-        self._root = f"/v1/sandboxes/{segment(sandbox_id)}"
 
     async def read(self, path: str) -> bytes:
         """A file's bytes, any size, in memory.
@@ -99,16 +96,7 @@ class AsyncFiles:
         """
         raw = data.encode() if isinstance(data, str) else bytes(data)
         octal = None if mode is None else _octal(mode)
-        if len(raw) > PART_BYTES:
-            return await self._write_parts(path, raw, octal)
-        call = Call(
-            "PUT",
-            self._root + "/files/content",
-            query=(("path", path), ("mode", octal)),
-            body=raw,
-            content_type=BYTES,
-        )
-        return cast(FileWritten, await self._transport.json(call))
+        return await self._write(path, Source.of_bytes(raw), octal)
 
     async def list(
         self,
@@ -179,37 +167,65 @@ class AsyncFiles:
         """
         await self._change("rename", {"from": source, "to": target, "overwrite": overwrite})
 
-    async def upload(self, local_path: Union[str, os.PathLike[str]], remote_path: str) -> None:
-        """Copies a local file in, with its permissions.
+    async def upload(
+        self, local_path: Union[str, os.PathLike[str]], remote_path: str, *, user: str = "sandbox"
+    ) -> None:
+        """Copies a local file in, with its permissions; or a folder, as `unarchive` does.
+
+        Of a folder its files, folders and links go, with their permissions; it is joined with what is there.
+
+        Args:
+            local_path: The file or folder here.
+            remote_path: What it is called there; of a folder, where its content goes.
+            user: Who unpacks a folder: ``sandbox`` or ``root``.
 
         Raises:
             OSError: The local file cannot be read.
-            RuntimeError: ``unsupported`` for a folder; else as `write`.
+            ValueError: A single file as ``root``.
+            RuntimeError: As `write` or `unarchive`.
         """
+        local = os.fspath(local_path)
+        if await io.aside(lambda: os.path.isdir(local)):
+            packed = await io.aside(lambda: _archive.pack(local))
+            try:
+                await self._send_archive(remote_path, Source.of_file(packed), True, user, None)
+            finally:
+                packed.close()
+            return
+        if user != "sandbox":
+            raise ValueError("a single file is written by the sandbox's own user; only a folder can be root's")
+        file = await io.aside(lambda: open(local, "rb"))  # noqa: SIM115 - closed below
+        try:
+            mode = stat_module.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
+            await self._write(remote_path, Source.of_file(file), _octal(mode))
+        finally:
+            file.close()
 
-        def load() -> tuple[bytes, int]:
-            if os.path.isdir(local_path):
-                raise _no_folders(os.fspath(local_path))
-            with open(local_path, "rb") as file:
-                return file.read(), stat_module.S_IMODE(os.fstat(file.fileno()).st_mode)
+    async def download(
+        self, remote_path: str, local_path: Union[str, os.PathLike[str]], *, user: str = "sandbox"
+    ) -> None:
+        """Copies a file out, any size, with its permissions; or a folder, as `archive` does.
 
-        raw, mode = await io.aside(load)
-        await self.write(remote_path, raw, mode & 0o777)
+        What is here appears only once it is whole. A folder is joined with one that is there.
 
-    async def download(self, remote_path: str, local_path: Union[str, os.PathLike[str]]) -> None:
-        """Copies a file out, any size, with its permissions. The local file appears only once it is whole.
+        Args:
+            remote_path: The file or folder there.
+            local_path: What it is called here; of a folder, where its content goes.
+            user: Who reads: ``sandbox``; or ``root``, for folders.
 
         Raises:
             NotFoundError: ``file_not_found``.
             OSError: The local file cannot be written.
-            RuntimeError: ``download_incomplete``; ``unsupported`` for a folder.
+            RuntimeError: ``download_incomplete``; ``unsafe_archive``: something in the folder leads out of it.
         """
+        final = os.fspath(local_path)
+        if user != "sandbox":
+            return await self._download_folder(remote_path, final, user)
         about: Any = await self.stat(remote_path)
         if not about.get("exists"):
             raise NotFoundError(f"There is no file {remote_path}.", code="file_not_found", status=404)
         if about.get("type") == "directory":
-            raise _no_folders(remote_path)
-        final = os.fspath(local_path)
+            return await self._download_folder(remote_path, final, user)
         partial = f"{final}.{uuid.uuid4().hex[:8]}.part"
         try:
             for attempt in range(1, _READS + 1):
@@ -258,10 +274,22 @@ class AsyncFiles:
         answer = await self._transport.json(Call("POST", f"{self._root}/files:{verb}", body=encode(body)))
         return cast("dict[str, Any]", answer)
 
-    async def _write_parts(self, path: str, raw: bytes, octal: Optional[str]) -> FileWritten:
+    async def _write(self, path: str, source: Source, octal: Optional[str]) -> FileWritten:
+        if source.size > PART_BYTES:
+            return await self._write_parts(path, source, octal)
+        call = Call(
+            "PUT",
+            self._root + "/files/content",
+            query=(("path", path), ("mode", octal)),
+            body=await io.aside(lambda: source.part(0, source.size)),
+            content_type=BYTES,
+        )
+        return cast(FileWritten, await self._transport.json(call))
+
+    async def _write_parts(self, path: str, source: Source, octal: Optional[str]) -> FileWritten:
         """Announces a large file, sends its parts in parallel, and has it put in place; or takes all back."""
-        digest = await io.aside(lambda: hashlib.sha256(raw).hexdigest())
-        announced = given(path=path, size=len(raw), sha256=digest, mode=octal)
+        digest = await io.aside(source.sha256)
+        announced = given(path=path, size=source.size, sha256=digest, mode=octal)
         begun = await self._transport.json(Call("POST", self._root + "/uploads", body=encode(announced)))
         upload = f"{self._root}/uploads/{segment(str(begun['uploadId']))}"
         size = begun.get("chunkBytes")
@@ -269,25 +297,21 @@ class AsyncFiles:
             size = PART_BYTES
 
         async def send(offset: int) -> None:
-            part = raw[offset : offset + size]
+            part = await io.aside(lambda: source.part(offset, size))
             call = Call("PUT", upload, query=(("offset", offset),), body=part, content_type=BYTES)
             await self._transport.json(call)
 
         try:
-            for outcome in await io.each(send, range(0, len(raw), size), _PARTS_AT_ONCE):
+            for outcome in await io.each(send, range(0, source.size, size), _PARTS_AT_ONCE):
                 if isinstance(outcome, Exception):
                     raise outcome
             await self._transport.json(Call("POST", upload + ":commit", body=b"{}"))
         except BaseException:
-            try:
-                await self._transport.json(Call("POST", upload + ":abort", body=b"{}"))
-            except Exception:
-                # What went wrong first is what the caller hears; parts that stay are swept by the server.
-                pass
+            await self._abort(upload)
             raise
         if octal is not None and begun.get("mode") != octal:
             await self._change("chmod", {"path": path, "mode": octal})
-        return FileWritten(path=path, size=len(raw))
+        return FileWritten(path=path, size=source.size)
 
 
 class _Check:
@@ -320,11 +344,3 @@ def _octal(mode: int) -> str:
     if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
         raise ValueError("mode is a number like 0o644, at most 0o777")
     return f"{mode:03o}"
-
-
-def _no_folders(path: str) -> RuntimeError:
-    return RuntimeError(
-        f"{path} is a folder; this version copies single files.",
-        code="unsupported",
-        hint="Pack it with tar, copy the archive, and unpack it with exec.",
-    )

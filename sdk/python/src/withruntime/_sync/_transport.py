@@ -7,7 +7,7 @@ import json
 import os
 import ssl
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 from .. import _io_sync as io
 from .._call import ANSWER_LIMIT, Call
@@ -17,7 +17,9 @@ from .._policy import ATTEMPT_SECONDS, Deadline, Retries
 from .._slots import Slots
 from .._version import __version__
 from .._wire import Head, ReadTimeout, WireError, request_head, target
+from .._ws import check_upgrade, new_key, upgrade_headers
 from ._connection import Connection
+from ._websocket import WebSocket
 
 _IDLE_KEPT = 8
 _ERROR_LIMIT = 1024 * 1024
@@ -116,12 +118,17 @@ class Transport:
         Raises:
             RuntimeError: It was refused, or there was no answer in time.
         """
-        return self._carry(call, stream=False)
+        return self._carry(call, self._answered)
 
     def open(self, call: Call) -> Answer:
         """Sends a call and answers once its success begins; the body is the caller's to read."""
-        answer: Answer = self._carry(call, stream=True)
+        answer: Answer = self._carry(call, self._begun)
         return answer
+
+    def upgrade(self, call: Call) -> WebSocket:
+        """Opens a WebSocket. It takes no place of a call: it may last."""
+        socket: WebSocket = self._carry(call, self._upgraded)
+        return socket
 
     def close(self) -> None:
         """Closes the connections that wait for work."""
@@ -135,7 +142,7 @@ class Transport:
         if hasattr(self, "_idle"):
             self.close()
 
-    def _carry(self, call: Call, stream: bool) -> Any:
+    def _carry(self, call: Call, once: Callable[[Call, Optional[str], Deadline], Any]) -> Any:
         began = io.now()
         deadline = Deadline(self._timeout if call.seconds is None else call.seconds, began)
         retries = Retries(
@@ -145,11 +152,9 @@ class Transport:
             room_seconds=call.room_seconds,
         )
         key = call.key_to_send()
-        request = self._request(call, key)
         while True:
             try:
-                answer = self._attempt(request, key, deadline, stream)
-                return answer if stream else self._value(answer, key, deadline)
+                return once(call, key, deadline)
             except _Failure as failure:
                 error = failure.error
                 wait = retries.after(error, io.now(), late=failure.late, unopened=failure.unopened)
@@ -162,7 +167,33 @@ class Transport:
             if wait.seconds > 0:
                 io.sleep(wait.seconds)
 
-    def _request(self, call: Call, key: Optional[str]) -> bytes:
+    def _answered(self, call: Call, key: Optional[str], deadline: Deadline) -> Any:
+        answer = self._attempt(self._request(call, key), key, deadline, stream=False)
+        return self._value(answer, key, deadline)
+
+    def _begun(self, call: Call, key: Optional[str], deadline: Deadline) -> Answer:
+        return self._attempt(self._request(call, key), key, deadline, stream=True)
+
+    def _upgraded(self, call: Call, key: Optional[str], deadline: Deadline) -> WebSocket:
+        secret = new_key()
+        request = self._request(call, key, upgrade_headers(secret))
+        connection = self._connect(key, deadline)
+        try:
+            head = self._exchange(connection, request, key, deadline, used=False)
+            if head.status != 101:
+                raise self._refusal(
+                    Answer(head, connection, lambda _: connection.close()), head, key, deadline
+                )
+            try:
+                check_upgrade(head, secret)
+                return WebSocket(*connection.detach())
+            except WireError as error:
+                raise ConnectionError(str(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def _request(self, call: Call, key: Optional[str], upgrade: Sequence[tuple[str, str]] = ()) -> bytes:
         if self._key is None:
             self._key = find_key(self._api_key, self.origin)
         headers = [
@@ -175,6 +206,7 @@ class Transport:
         ]
         if key is not None:
             headers.append(("Idempotency-Key", key))
+        headers += upgrade
         if call.prefer_wait is not None:
             headers.append(("Prefer", f"wait={call.prefer_wait}"))
         body = call.body or b""

@@ -13,6 +13,7 @@ from .._fields import given
 from .._unserved import no_such_member
 from ._transport import Transport
 from .sandboxes import Sandboxes
+from .snapshots import Snapshots
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,6 +70,8 @@ class Runtime:
         )
         #: Sandboxes.
         self.sandboxes = Sandboxes(self._transport)
+        #: Snapshots.
+        self.snapshots = Snapshots(self._transport)
         #: What the key may use.
         self.limits = Limits(self._transport)
 

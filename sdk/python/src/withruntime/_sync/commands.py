@@ -16,7 +16,10 @@ from .._results import Collected, CommandResult
 from .._wire import segment
 from ._output import Follower, events
 from ._transport import Transport, Cut
+from ._tunnel import Tunnel
+from .forward import PortForward
 from .processes import Process
+from .terminal import Terminal
 
 if TYPE_CHECKING:
     from typing_extensions import Literal
@@ -159,7 +162,9 @@ class Commands:
         if stdin == "pipe":
             body["stdinMode"] = "pipe"
         body.update(given(pty=dict(pty) if pty else None, timeoutMs=timeout_ms, outputEncoding=output_encoding))
-        info = self._transport.json(Call("POST", self._path("/processes"), body=encode(body), key=idempotency_key))
+        info = self._transport.json(
+            Call("POST", self._path("/processes"), body=encode(body), key=idempotency_key)
+        )
         return Process(self._transport, self.id, info)
 
     def processes(self) -> list[ProcessInfo]:
@@ -175,6 +180,64 @@ class Commands:
         """
         info = self._transport.json(Call("GET", self._path(f"/processes/{segment(process_id)}")))
         return Process(self._transport, self.id, info)
+
+    def terminal(
+        self,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        command: Optional[str] = None,
+        cwd: Optional[str] = None,
+        user: Optional[CommandUser] = None,
+        process_id: Optional[str] = None,
+    ) -> Terminal:
+        """Opens a terminal, or shows one that is open.
+
+        Args:
+            cols: Its width in characters.
+            rows: Its height in lines.
+            command: A line for the shell; ``bash -l`` if left out.
+            cwd: As in `exec`.
+            user: As in `exec`.
+            process_id: A process that was spawned with `pty`, to show it instead.
+
+        Raises:
+            RuntimeError: ``terminal_refused``, of the class of the server's own error, whose code is in
+                ``details["code"]``: ``not_found``, ``sandbox_stopped``, ``sandbox_paused``, ``rate_limited``, ….
+            ConnectionError: The server could not be reached.
+        """
+        size: tuple[tuple[str, Union[str, int, None]], ...] = (("cols", cols), ("rows", rows))
+        query = (*size, ("command", command), ("cwd", cwd), ("user", user), ("processId", process_id))
+        socket = self._transport.upgrade(Call("GET", self._path("/terminal"), query=query))
+        ready = socket.ready("terminal")
+        return Terminal(socket, ready.get("processId"))
+
+    def forward_port(
+        self, port: int, *, local_port: Optional[int] = None, host: str = "127.0.0.1"
+    ) -> PortForward:
+        """Makes a port of the sandbox a port of this machine, until it is closed.
+
+        The sandbox's program may listen at its loopback alone. Many may connect at once.
+
+        Args:
+            port: The sandbox's port, 1 to 65535.
+            local_port: The port here; the same if left out, any that is free with 0. The result tells it.
+            host: The address to listen at. Whoever can reach it can reach the sandbox's port.
+
+        Raises:
+            RuntimeError: ``invalid_request``: no such port; ``tunnel_refused``, as a terminal's refusal.
+            ConnectionError: The server could not be reached.
+            OSError: The local port is taken.
+        """
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+            raise RuntimeError("A port is a number from 1 to 65535.", code="invalid_request")
+        forward = PortForward(self._tunnel(), port, self._tunnel)
+        return forward._start(port if local_port is None else local_port, host)
+
+    def _tunnel(self) -> Tunnel:
+        socket = self._transport.upgrade(Call("GET", self._path("/tunnel")))
+        socket.ready("tunnel")
+        return Tunnel(socket)
 
     def _exec_streamed(
         self,

@@ -10,26 +10,23 @@ import stat as stat_module
 import uuid
 from typing import Any, Iterator, Optional, Union, cast
 
+from .. import _archive
 from .. import _io_sync as io
 from .._api_types import FileEntry, FileStat, FileWritten
 from .._call import BYTES, Call, encode
 from .._errors import NotFoundError, RuntimeError
 from .._fields import given
+from .._source import PART_BYTES, Source
 from .._wire import segment
-from ._transport import Answer, Transport, Cut
+from ._transport import Answer, Cut
+from .archives import Archives
 
-#: What one request may carry; larger files go in parts of this size.
-PART_BYTES = 1024 * 1024
 _PARTS_AT_ONCE = 8
 _READS = 3
 
 
-class Files:
+class Files(Archives):
     """``sandbox.files``."""
-
-    def __init__(self, transport: Transport, sandbox_id: str) -> None:
-        self._transport = transport
-        self._root = f"/v1/sandboxes/{segment(sandbox_id)}"
 
     def read(self, path: str) -> bytes:
         """A file's bytes, any size, in memory.
@@ -100,16 +97,7 @@ class Files:
         """
         raw = data.encode() if isinstance(data, str) else bytes(data)
         octal = None if mode is None else _octal(mode)
-        if len(raw) > PART_BYTES:
-            return self._write_parts(path, raw, octal)
-        call = Call(
-            "PUT",
-            self._root + "/files/content",
-            query=(("path", path), ("mode", octal)),
-            body=raw,
-            content_type=BYTES,
-        )
-        return cast(FileWritten, self._transport.json(call))
+        return self._write(path, Source.of_bytes(raw), octal)
 
     def list(
         self,
@@ -180,37 +168,65 @@ class Files:
         """
         self._change("rename", {"from": source, "to": target, "overwrite": overwrite})
 
-    def upload(self, local_path: Union[str, os.PathLike[str]], remote_path: str) -> None:
-        """Copies a local file in, with its permissions.
+    def upload(
+        self, local_path: Union[str, os.PathLike[str]], remote_path: str, *, user: str = "sandbox"
+    ) -> None:
+        """Copies a local file in, with its permissions; or a folder, as `unarchive` does.
+
+        Of a folder its files, folders and links go, with their permissions; it is joined with what is there.
+
+        Args:
+            local_path: The file or folder here.
+            remote_path: What it is called there; of a folder, where its content goes.
+            user: Who unpacks a folder: ``sandbox`` or ``root``.
 
         Raises:
             OSError: The local file cannot be read.
-            RuntimeError: ``unsupported`` for a folder; else as `write`.
+            ValueError: A single file as ``root``.
+            RuntimeError: As `write` or `unarchive`.
         """
+        local = os.fspath(local_path)
+        if io.aside(lambda: os.path.isdir(local)):
+            packed = io.aside(lambda: _archive.pack(local))
+            try:
+                self._send_archive(remote_path, Source.of_file(packed), True, user, None)
+            finally:
+                packed.close()
+            return
+        if user != "sandbox":
+            raise ValueError("a single file is written by the sandbox's own user; only a folder can be root's")
+        file = io.aside(lambda: open(local, "rb"))  # noqa: SIM115 - closed below
+        try:
+            mode = stat_module.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o777
+            self._write(remote_path, Source.of_file(file), _octal(mode))
+        finally:
+            file.close()
 
-        def load() -> tuple[bytes, int]:
-            if os.path.isdir(local_path):
-                raise _no_folders(os.fspath(local_path))
-            with open(local_path, "rb") as file:
-                return file.read(), stat_module.S_IMODE(os.fstat(file.fileno()).st_mode)
+    def download(
+        self, remote_path: str, local_path: Union[str, os.PathLike[str]], *, user: str = "sandbox"
+    ) -> None:
+        """Copies a file out, any size, with its permissions; or a folder, as `archive` does.
 
-        raw, mode = io.aside(load)
-        self.write(remote_path, raw, mode & 0o777)
+        What is here appears only once it is whole. A folder is joined with one that is there.
 
-    def download(self, remote_path: str, local_path: Union[str, os.PathLike[str]]) -> None:
-        """Copies a file out, any size, with its permissions. The local file appears only once it is whole.
+        Args:
+            remote_path: The file or folder there.
+            local_path: What it is called here; of a folder, where its content goes.
+            user: Who reads: ``sandbox``; or ``root``, for folders.
 
         Raises:
             NotFoundError: ``file_not_found``.
             OSError: The local file cannot be written.
-            RuntimeError: ``download_incomplete``; ``unsupported`` for a folder.
+            RuntimeError: ``download_incomplete``; ``unsafe_archive``: something in the folder leads out of it.
         """
+        final = os.fspath(local_path)
+        if user != "sandbox":
+            return self._download_folder(remote_path, final, user)
         about: Any = self.stat(remote_path)
         if not about.get("exists"):
             raise NotFoundError(f"There is no file {remote_path}.", code="file_not_found", status=404)
         if about.get("type") == "directory":
-            raise _no_folders(remote_path)
-        final = os.fspath(local_path)
+            return self._download_folder(remote_path, final, user)
         partial = f"{final}.{uuid.uuid4().hex[:8]}.part"
         try:
             for attempt in range(1, _READS + 1):
@@ -259,10 +275,22 @@ class Files:
         answer = self._transport.json(Call("POST", f"{self._root}/files:{verb}", body=encode(body)))
         return cast("dict[str, Any]", answer)
 
-    def _write_parts(self, path: str, raw: bytes, octal: Optional[str]) -> FileWritten:
+    def _write(self, path: str, source: Source, octal: Optional[str]) -> FileWritten:
+        if source.size > PART_BYTES:
+            return self._write_parts(path, source, octal)
+        call = Call(
+            "PUT",
+            self._root + "/files/content",
+            query=(("path", path), ("mode", octal)),
+            body=io.aside(lambda: source.part(0, source.size)),
+            content_type=BYTES,
+        )
+        return cast(FileWritten, self._transport.json(call))
+
+    def _write_parts(self, path: str, source: Source, octal: Optional[str]) -> FileWritten:
         """Announces a large file, sends its parts in parallel, and has it put in place; or takes all back."""
-        digest = io.aside(lambda: hashlib.sha256(raw).hexdigest())
-        announced = given(path=path, size=len(raw), sha256=digest, mode=octal)
+        digest = io.aside(source.sha256)
+        announced = given(path=path, size=source.size, sha256=digest, mode=octal)
         begun = self._transport.json(Call("POST", self._root + "/uploads", body=encode(announced)))
         upload = f"{self._root}/uploads/{segment(str(begun['uploadId']))}"
         size = begun.get("chunkBytes")
@@ -270,25 +298,21 @@ class Files:
             size = PART_BYTES
 
         def send(offset: int) -> None:
-            part = raw[offset : offset + size]
+            part = io.aside(lambda: source.part(offset, size))
             call = Call("PUT", upload, query=(("offset", offset),), body=part, content_type=BYTES)
             self._transport.json(call)
 
         try:
-            for outcome in io.each(send, range(0, len(raw), size), _PARTS_AT_ONCE):
+            for outcome in io.each(send, range(0, source.size, size), _PARTS_AT_ONCE):
                 if isinstance(outcome, Exception):
                     raise outcome
             self._transport.json(Call("POST", upload + ":commit", body=b"{}"))
         except BaseException:
-            try:
-                self._transport.json(Call("POST", upload + ":abort", body=b"{}"))
-            except Exception:
-                # What went wrong first is what the caller hears; parts that stay are swept by the server.
-                pass
+            self._abort(upload)
             raise
         if octal is not None and begun.get("mode") != octal:
             self._change("chmod", {"path": path, "mode": octal})
-        return FileWritten(path=path, size=len(raw))
+        return FileWritten(path=path, size=source.size)
 
 
 class _Check:
@@ -321,11 +345,3 @@ def _octal(mode: int) -> str:
     if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o777:
         raise ValueError("mode is a number like 0o644, at most 0o777")
     return f"{mode:03o}"
-
-
-def _no_folders(path: str) -> RuntimeError:
-    return RuntimeError(
-        f"{path} is a folder; this version copies single files.",
-        code="unsupported",
-        hint="Pack it with tar, copy the archive, and unpack it with exec.",
-    )

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence, Union, cast, overload
 
 from .. import _io_sync as io
-from .._api_types import DeletedSandbox, SandboxInfo
+from .._api_types import DeletedSandbox, SandboxInfo, SnapshotInfo
 from .._call import Call, CapacityCallback, encode
 from .._config import choose_origin
 from .._errors import ConflictError, NotFoundError, RuntimeError
 from .._fields import UPDATE_FIELDS, body_of, given
+from .._unserved import no_such_member
 from ._transport import Transport
 from .commands import Commands
 from .files import Files
+from .network import Network
+from .sessions import Sessions
+from .snapshots import capture, snapshot_call
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -39,6 +43,10 @@ class Sandbox(Commands):
         self._stop_keeping: Optional[Callable[[], None]] = None
         #: Its files.
         self.files = Files(transport, info["id"])
+        #: What it may reach.
+        self.network = Network(transport, info["id"])
+        #: Ways into it without a key.
+        self.sessions = Sessions(transport, info["id"])
 
     @staticmethod
     def create(
@@ -90,7 +98,16 @@ class Sandbox(Commands):
             sandbox_id: The sandbox it is for.
             api_url: The server; chosen as a client's ``base_url`` if left out.
             timeout: Seconds a call may take; 0 for no limit.
+
+        Raises:
+            RuntimeError: ``invalid_request``: that is no token of a session.
         """
+        if not token.startswith("rtsess_"):
+            raise RuntimeError(
+                "That is no token of a session: those begin with rtsess_.",
+                code="invalid_request",
+                hint="sandbox.sessions.create() makes one, where the key is.",
+            )
         transport = Transport(
             origin=choose_origin(api_url),
             api_key=token,
@@ -225,6 +242,106 @@ class Sandbox(Commands):
         body = body_of("update", cast("Mapping[str, Any]", settings), UPDATE_FIELDS, keep_none=True)
         return self._settings("update", body, idempotency_key)
 
+    def snapshot(
+        self,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        retention_days: Optional[int] = None,
+        mode: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+        timeout_seconds: Optional[float] = None,
+    ) -> SnapshotInfo:
+        """Keeps what it is now, and waits until that is done. It stands still for the time that takes.
+
+        Sandboxes are made from it by ``create(snapshot=id)``, also when this one is gone.
+
+        Args:
+            name: For people and ``snapshots.list(name=)``.
+            labels: Those of the sandbox if left out.
+            retention_days: Days it is kept, 1 to 365; a year if left out.
+            mode: ``memory``: disk, memory and processes, as if left out; ``disk``: the disk alone, so that what is
+                made from it starts anew and may have another size.
+            idempotency_key: Calls with the same one take one.
+            timeout_seconds: Seconds to wait; 600 if left out.
+
+        Raises:
+            ValueError: There is no such mode. Nothing was sent.
+            ConflictError: ``snapshot_failed``; ``sandbox_stopped``.
+            RuntimeError: ``snapshot_timeout``: it is not finished; ``details["snapshotId"]`` names it.
+        """
+        if mode not in (None, "memory", "disk"):
+            raise ValueError("mode is memory or disk")
+        call = snapshot_call(self.id, name, labels, retention_days, mode, idempotency_key, 10)
+        return capture(self, self._transport, call, mode, timeout_seconds)
+
+    @overload
+    def fork(
+        self,
+        count: None = None,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> Sandbox: ...
+
+    @overload
+    def fork(
+        self,
+        count: int,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> list[Sandbox]: ...
+
+    def fork(
+        self,
+        count: Optional[int] = None,
+        *,
+        name: Optional[str] = None,
+        labels: Optional[Mapping[str, str]] = None,
+        keep_snapshot: Optional[bool] = None,
+        funding: Optional[str] = None,
+        secrets: Optional[Sequence[str]] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> Union[Sandbox, list[Sandbox]]:
+        """Makes running copies, with its files, memory, processes and variables. It goes on itself.
+
+        Each copy is a sandbox of its own, with its own id, host name and randomness; the end of a ``with`` block stops
+        it, and `delete` ends it for good. No room is an error at once.
+
+        Args:
+            count: How many, 1 to 16; with it the result is a list, without it the one copy.
+            name: Of the first copy; the others are called ``name-1``, ``name-2`` and so on.
+            labels: Those of the sandbox if left out.
+            keep_snapshot: Keep the snapshot that the copies are made from.
+            funding: Accepted, not used.
+            secrets: Fewer secrets than the sandbox has.
+            idempotency_key: Calls with the same one make the copies once.
+
+        Raises:
+            ConflictError: ``no_capacity``; ``details["startedSandboxIds"]`` names copies that run all the same.
+        """
+        body = given(
+            count=count,
+            name=name,
+            labels=None if labels is None else dict(labels),
+            keepSnapshot=keep_snapshot,
+            funding=funding,
+            secrets=None if secrets is None else list(secrets),
+        )
+        call = Call("POST", self._path(":fork"), body=encode(body), prefer_wait=60, key=idempotency_key)
+        answer = self._transport.json(call)
+        copies = [Sandbox(self._transport, info) for info in answer["sandboxes"]]
+        return copies[0] if count is None else copies
+
     def delete(self, idempotency_key: Optional[str] = None) -> DeletedSandbox:
         """Deletes it for good, in whatever state, with its disk. Doing it again answers the same.
 
@@ -284,6 +401,11 @@ class Sandbox(Commands):
         except RuntimeError:
             # Nothing that the block's own outcome should be hidden by.
             pass
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member(type(self).__name__, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, state={self.state!r})"
