@@ -115,6 +115,7 @@ fn main() -> ExitCode {
 
 fn agent() -> ExitCode {
     runtime_host::frugal::few_memory_pools();
+    runtime_host::epoll::only_watched();
     setup::prepare();
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()

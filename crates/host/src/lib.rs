@@ -4,6 +4,7 @@ pub mod btrfs;
 pub mod cgroup;
 pub mod clock;
 pub mod credentials;
+pub mod epoll;
 pub mod fdpass;
 pub mod fifo;
 pub mod forward;

@@ -225,7 +225,7 @@ async fn a_repeated_create_is_one_session_whose_token_is_not_told_again() {
     with_token(&stack, text(&first["token"]), "GET", &format!("/v1/sandboxes/{id}"), None).await.ok();
     // The token is nowhere in the file.
     let token = text(&first["token"]);
-    let secret = token[token.len() - 43..].as_bytes();
+    let secret = &token.as_bytes()[token.len() - 43..];
     for entry in std::fs::read_dir(stack.data_dir()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap_or_default();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret));
