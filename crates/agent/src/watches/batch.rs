@@ -6,6 +6,8 @@ use runtime_proto::guest::{Change, ChangeKind, Overflow, WatchRecord};
 
 /// Changes of one batch; what is more is counted and dropped.
 const MOST: usize = 10_000;
+/// Bytes of their paths.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of paths in one record, well within a frame.
 const RECORD_BYTES: usize = 32 * 1024;
 
@@ -14,6 +16,7 @@ pub(super) struct Batch {
     changes: Vec<Change>,
     /// The last change of each path.
     last: HashMap<String, usize>,
+    bytes: usize,
     dropped: u64,
     /// The kernel dropped some.
     overflown: bool,
@@ -22,6 +25,11 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.dropped == 0 && !self.overflown
+    }
+
+    /// What was met beyond any measure.
+    pub(super) fn dropped(&mut self, count: u64) {
+        self.dropped += count;
     }
 
     pub(super) fn overflown(&mut self) {
@@ -35,10 +43,11 @@ impl Batch {
             last.count = last.count.saturating_add(1);
             return;
         }
-        if self.changes.len() >= MOST {
+        if self.changes.len() >= MOST || self.bytes >= MOST_BYTES {
             self.dropped += 1;
             return;
         }
+        self.bytes += path.len() + old_path.as_ref().map_or(0, String::len);
         self.last.insert(path.clone(), self.changes.len());
         self.changes.push(Change { kind: kind as i32, path, is_dir, old_path, count: 1 });
     }

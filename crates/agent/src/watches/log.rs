@@ -8,6 +8,9 @@ use prost::Message;
 use runtime_proto::guest::{RETAINED_RECORDS, WatchEnd, WatchRecord};
 use tokio::sync::Notify;
 
+/// Bytes of records that one look yields, and one record more: many readers at once hold no more than that each.
+const AT_ONCE: u64 = 64 * 1024;
+
 #[derive(Default)]
 pub(super) struct Log {
     inner: Mutex<Inner>,
@@ -27,7 +30,7 @@ struct Inner {
 #[derive(Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) records: Vec<WatchRecord>,
-    /// Nothing comes after these.
+    /// Nothing comes after these, now or later.
     pub(super) ended: bool,
 }
 
@@ -65,8 +68,8 @@ impl Log {
         self.lock().end
     }
 
-    /// All that is held after the cursor, and first how much is not. One within a record goes on after it: its reader has
-    /// the record or lost it.
+    /// What is held after the cursor, up to a measure, and first how much is not. One within a record goes on after it: its
+    /// reader has the record or lost it.
     pub(super) fn after(&self, cursor: u64) -> Seen {
         let inner = self.lock();
         let mut records = Vec::new();
@@ -74,8 +77,12 @@ impl Log {
             let lost = Some(inner.first - cursor);
             records.push(WatchRecord { cursor: inner.first, lost, ..WatchRecord::default() });
         }
-        records.extend(inner.records.iter().filter(|(start, _)| *start >= cursor).map(|(_, record)| record.clone()));
-        Seen { records, ended: inner.ended }
+        let first = inner.records.partition_point(|(start, _)| *start < cursor);
+        let some = inner.records.range(first..).take_while(|(start, _)| *start < cursor.max(inner.first) + AT_ONCE);
+        records.extend(some.map(|(_, record)| record.clone()));
+        // Whoever has nothing left to read is at the end.
+        let at = records.last().map_or(cursor, |last| last.cursor);
+        Seen { records, ended: inner.ended && at >= inner.end }
     }
 
     /// Returns once there is something after the cursor, or nothing will come.
@@ -135,10 +142,16 @@ mod tests {
         let seen = log.after(middle);
         let gap = &seen.records[0];
         assert_eq!(gap.lost, Some(gap.cursor - middle));
-        let held: u64 = seen.records.last().unwrap().cursor - gap.cursor;
-        assert!(held <= RETAINED_RECORDS as u64 && held > 900_000, "{held}");
         log.end(WatchEnd::Stopped);
         log.wait(u64::MAX).await;
-        assert!(log.after(0).ended);
+        let (mut cursor, mut looks, mut ended) = (gap.cursor, 0, false);
+        while !ended {
+            let seen = log.after(cursor);
+            assert!(seen.records.len() <= 2, "a look is bounded");
+            (cursor, looks, ended) = (seen.records.last().unwrap().cursor, looks + 1, seen.ended);
+        }
+        assert_eq!(cursor, log.cursor());
+        let held = cursor - gap.cursor;
+        assert!(held <= RETAINED_RECORDS as u64 && held > 900_000 && looks >= 9, "{held} bytes in {looks} looks");
     }
 }

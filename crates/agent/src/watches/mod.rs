@@ -18,8 +18,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use runtime_proto::channel::Stream;
 use runtime_proto::guest::{
     self, ChangeKind, ErrorCode, FileKind, FollowWatch, GuestError, MAX_WATCHES, Removed, StartWatch, Tell, User,
+    WatchEnd,
 };
 use rustix::fs::inotify::{CreateFlags, WatchFlags, init};
+use tokio::sync;
 
 use crate::Agent;
 use crate::files::{FileError, absolute, act_here, kind_of};
@@ -50,6 +52,8 @@ struct Watch {
     log: Arc<Log>,
     /// Closing it stops the watch.
     stop: Mutex<Option<PipeWriter>>,
+    /// How its start went, once that is known.
+    began: sync::watch::Sender<Option<Result<(), GuestError>>>,
 }
 
 impl Watch {
@@ -122,40 +126,64 @@ pub(crate) async fn start(agent: &Arc<Agent>, wanted: StartWatch) -> Answer {
         started_at_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
         log: log.clone(),
         stop: Mutex::new(Some(closes)),
+        began: sync::watch::Sender::new(None),
     };
     let (watch, known) = agent.watches.enter(watch)?;
-    if known {
-        return Ok(Tell::Watch(watch.describe(true)));
-    }
-    let (began, begun) = tokio::sync::oneshot::channel();
-    let work = move || {
-        // The identity is the thread's for as long as it lives.
-        let mut began = Some(began);
-        let ran = act_here(user, || {
-            let watcher = prepare(root, &wanted, filter, log)?;
-            if let Some(began) = began.take() {
-                // Nobody waits any more: it goes on all the same, and can be found and stopped.
-                let _ = began.send(Ok(()));
+    if !known {
+        let running = Running { agent: agent.clone(), watch: watch.clone() };
+        let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            // The identity is the thread's for as long as it lives.
+            let ran = act_here(user, || {
+                let watcher = prepare(root, &wanted, filter, log)?;
+                running.watch.began.send_replace(Some(Ok(())));
+                watcher.run(&stop);
+                Ok(())
+            });
+            if let Err(error) = ran {
+                running.failed(error.to_guest());
             }
-            watcher.run(&stop);
-            Ok(())
         });
-        if let (Err(error), Some(began)) = (ran, began) {
-            let _ = began.send(Err(error.to_guest()));
+        if let Err(error) = spawned {
+            let message = format!("starting a watch: making a thread: {error}");
+            return Err(GuestError::new(ErrorCode::Busy, message).into());
         }
-    };
-    let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(work);
-    let begun = match spawned {
-        Ok(_thread) => begun.await.unwrap_or_else(|_| {
-            Err(GuestError::new(ErrorCode::Internal, "starting a watch: its thread ended at once"))
-        }),
-        Err(error) => Err(GuestError::new(ErrorCode::Busy, format!("starting a watch: making a thread: {error}"))),
-    };
-    if let Err(error) = begun {
-        agent.watches.withdraw(&watch);
-        return Err(error.into());
     }
-    Ok(Tell::Watch(watch.describe(false)))
+    // Whoever finds it by its key waits as the first one does. It goes on though nobody waits.
+    let began = watch.began.subscribe().wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
+    began.unwrap_or_else(|| Err(ended_at_once()))?;
+    Ok(Tell::Watch(watch.describe(known)))
+}
+
+fn ended_at_once() -> GuestError {
+    GuestError::new(ErrorCode::Internal, "starting a watch: its thread ended at once")
+}
+
+/// The thread of a watch: however it ends, nobody waits for it in vain, and it takes none of the places.
+struct Running {
+    agent: Arc<Agent>,
+    watch: Arc<Watch>,
+}
+
+impl Running {
+    fn failed(&self, error: GuestError) {
+        self.agent.watches.withdraw(&self.watch);
+        self.watch.began.send_if_modified(|began| {
+            let news = began.is_none();
+            *began = began.take().or(Some(Err(error)));
+            news
+        });
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.watch.began.borrow().is_none() {
+            self.failed(ended_at_once());
+        }
+        if !self.watch.log.ended() {
+            self.watch.log.end(WatchEnd::Unknown);
+        }
+    }
 }
 
 /// Everything is looked at before the watch is said to go on: what changes from then on is seen.
@@ -227,13 +255,15 @@ pub(crate) async fn follow(agent: &Arc<Agent>, wanted: FollowWatch, stream: &mut
             gone = hung_up(stream) => return Err(gone.into()),
         }
     }
+    // A poll is about what is there now.
+    let until = watch.log.cursor();
     loop {
         let seen = watch.log.after(cursor);
         for record in seen.records {
             cursor = record.cursor;
             tell(stream, Tell::WatchRecord(record)).await?;
         }
-        if wanted.once || seen.ended {
+        if seen.ended || (wanted.once && cursor >= until) {
             return Ok(Tell::Watch(guest::Watch { ended: seen.ended, cursor, ..watch.describe(false) }));
         }
         tokio::select! {

@@ -11,6 +11,8 @@ use super::filter::Filter;
 
 /// Directories of one watch, whatever is asked for.
 pub(super) const MOST: usize = 65_536;
+/// Bytes of their paths.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 pub(super) struct Tree {
     pub(super) inotify: OwnedFd,
@@ -20,20 +22,33 @@ pub(super) struct Tree {
     most: usize,
     /// Relative to the root, which is the empty one.
     paths: HashMap<i32, PathBuf>,
+    bytes: usize,
     /// More directories were met than are looked at.
     full: bool,
+    /// And that was told.
+    said: bool,
 }
 
 impl Tree {
     pub(super) fn new(inotify: OwnedFd, root: PathBuf, recursive: bool, flags: WatchFlags, most: usize) -> Self {
-        Self { inotify, root, recursive, flags, most: most.min(MOST), paths: HashMap::new(), full: false }
+        Self {
+            inotify,
+            root,
+            recursive,
+            flags,
+            most: most.min(MOST),
+            paths: HashMap::new(),
+            bytes: 0,
+            full: false,
+            said: false,
+        }
     }
 
     /// The root itself, a file or a directory. Links to it are followed.
     pub(super) fn add_root(&mut self, is_dir: bool) -> Result<(), Errno> {
         let only = if is_dir { WatchFlags::ONLYDIR } else { WatchFlags::empty() };
         let number = inotify::add_watch(&self.inotify, &self.root, self.flags | only)?;
-        self.paths.insert(number, PathBuf::new());
+        self.insert(number, PathBuf::new());
         Ok(())
     }
 
@@ -45,14 +60,23 @@ impl Tree {
         self.paths.len()
     }
 
+    fn insert(&mut self, number: i32, path: PathBuf) {
+        self.bytes += path.as_os_str().len();
+        if let Some(before) = self.paths.insert(number, path) {
+            self.bytes -= before.as_os_str().len();
+        }
+    }
+
     /// The kernel let go of it.
     pub(super) fn gone(&mut self, number: i32) {
-        self.paths.remove(&number);
+        if let Some(path) = self.paths.remove(&number) {
+            self.bytes -= path.as_os_str().len();
+        }
     }
 
     /// True once, if there were more directories than may be looked at.
     pub(super) fn take_full(&mut self) -> bool {
-        std::mem::take(&mut self.full)
+        self.full && !std::mem::replace(&mut self.said, self.full)
     }
 
     /// Looks at a directory and all below it, and tells what is there: it may have come before it was looked at.
@@ -74,22 +98,24 @@ impl Tree {
                     continue;
                 }
                 found(&path, is_dir);
-                if is_dir {
+                if is_dir && self.paths.len() + pending.len() < self.most {
                     pending.push(path);
+                } else {
+                    self.full |= is_dir;
                 }
             }
         }
     }
 
     fn add(&mut self, path: &Path) -> bool {
-        if self.paths.len() >= self.most {
+        if self.paths.len() >= self.most || self.bytes >= MOST_BYTES {
             self.full = true;
             return false;
         }
         let flags = self.flags | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
         match inotify::add_watch(&self.inotify, self.root.join(path), flags) {
             Ok(number) => {
-                self.paths.insert(number, path.to_owned());
+                self.insert(number, path.to_owned());
                 true
             }
             Err(error) => {
@@ -99,11 +125,29 @@ impl Tree {
         }
     }
 
+    /// Looks at everything anew: what the kernel dropped may have been about directories.
+    pub(super) fn look_again(&mut self, filter: &Filter) {
+        let mut before = std::mem::take(&mut self.paths);
+        self.bytes = 0;
+        let root = before.iter().find(|(_, path)| path.as_os_str().is_empty()).map(|(number, _)| *number);
+        if let Some(root) = root {
+            before.remove(&root);
+            self.insert(root, PathBuf::new());
+        }
+        // Whoever is looked at already keeps its number.
+        self.enter(Path::new(""), filter, |_, _| {});
+        for number in before.into_keys().filter(|number| !self.paths.contains_key(number)) {
+            let _ = inotify::remove_watch(&self.inotify, number);
+        }
+    }
+
     /// A directory has another name, and so has all below it.
     pub(super) fn renamed(&mut self, from: &Path, to: &Path) {
         for path in self.paths.values_mut() {
             if let Ok(below) = path.strip_prefix(from) {
-                *path = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
+                let now = if below.as_os_str().is_empty() { to.to_owned() } else { to.join(below) };
+                self.bytes = self.bytes - path.as_os_str().len() + now.as_os_str().len();
+                *path = now;
             }
         }
     }
@@ -115,7 +159,7 @@ impl Tree {
         for number in left {
             // Gone already, perhaps: then so is the number.
             let _ = inotify::remove_watch(&self.inotify, number);
-            self.paths.remove(&number);
+            self.gone(number);
         }
     }
 }

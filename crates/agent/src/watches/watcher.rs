@@ -27,7 +27,9 @@ const TICK: Duration = Duration::from_secs(2);
 /// Events taken between two looks at the clock.
 const AT_ONCE: usize = 4096;
 /// First halves of renames that wait for their second.
-const MOST_HALVES: usize = 10_000;
+const MOST_HALVES: usize = 1_000;
+/// Entries of new directories that are told by name; more are counted.
+const MOST_FOUND: usize = 10_000;
 
 pub(super) struct Watcher {
     pub(super) root: PathBuf,
@@ -41,6 +43,10 @@ pub(super) struct Watcher {
     batch: Batch,
     /// First halves of renames: the path, and whether it is a directory.
     moved: HashMap<u32, (PathBuf, bool)>,
+    /// The same by their paths.
+    halves: HashMap<PathBuf, u32>,
+    /// The kernel has more than was read.
+    behind: bool,
     /// Found in new directories since the last read, and before it: the kernel tells them as well, in the next read.
     found: HashSet<PathBuf>,
     found_before: HashSet<PathBuf>,
@@ -74,6 +80,8 @@ impl Watcher {
             log,
             batch: Batch::default(),
             moved: HashMap::new(),
+            halves: HashMap::new(),
+            behind: false,
             found: HashSet::new(),
             found_before: HashSet::new(),
         }
@@ -120,12 +128,17 @@ impl Watcher {
             match due {
                 None if waiting => due = Some(Instant::now() + self.batch_time),
                 Some(at) if Instant::now() >= at => {
+                    // The second halves may be in what was not read yet.
+                    if !self.behind {
+                        self.settle_all();
+                    }
                     self.flush();
                     due = None;
                 }
                 _ => {}
             }
         };
+        self.settle_all();
         self.flush();
         self.log.end(end);
     }
@@ -158,6 +171,7 @@ impl Watcher {
             self.found_before.clear();
         }
         self.found_before.extend(self.found.drain());
+        self.behind = !all;
         self.tell_limit();
         None
     }
@@ -186,11 +200,9 @@ impl Watcher {
     fn take(&mut self, told: Told) -> Option<WatchEnd> {
         let Told { number, flags, cookie, name } = told;
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+            self.settle_all();
             self.batch.overflown();
-            // Directories may be among what was missed; the known ones keep their numbers.
-            let mut found = Vec::new();
-            self.tree.enter(Path::new(""), &self.filter, |path, _| found.push(path.to_owned()));
-            self.found.extend(found);
+            self.tree.look_again(&self.filter);
             return None;
         }
         let dir = self.tree.path(number)?.clone();
@@ -213,15 +225,24 @@ impl Watcher {
         let path = dir.join(name);
         if flags.contains(ReadFlags::MOVED_FROM) {
             if self.moved.len() >= MOST_HALVES {
-                self.flush();
+                self.settle_all();
             }
+            self.settle(&path);
+            self.known(&path);
+            self.halves.insert(path.clone(), cookie);
             self.moved.insert(cookie, (path, is_dir));
         } else if flags.contains(ReadFlags::MOVED_TO) {
-            match self.moved.remove(&cookie) {
+            let from = self.moved.remove(&cookie);
+            if let Some((from, _)) = &from {
+                self.halves.remove(from);
+            }
+            self.settle(&path);
+            match from {
                 Some((from, _)) => self.renamed(&from, &path, is_dir),
                 None => self.came(&path, is_dir),
             }
         } else if flags.contains(ReadFlags::CREATE) {
+            self.settle(&path);
             self.came(&path, is_dir);
         } else if flags.contains(ReadFlags::DELETE) {
             self.known(&path);
@@ -257,11 +278,22 @@ impl Watcher {
         }
         self.tell(ChangeKind::Create, path, is_dir, None);
         if is_dir && self.filter.enters(path) {
-            let mut found = Vec::new();
-            self.tree.enter(path, &self.filter, |path, is_dir| found.push((path.to_owned(), is_dir)));
+            let (mut found, mut more) = (Vec::new(), 0);
+            self.tree.enter(path, &self.filter, |path, is_dir| {
+                if found.len() < MOST_FOUND {
+                    found.push((path.to_owned(), is_dir));
+                } else if self.filter.shows(path) {
+                    more += 1;
+                }
+            });
             for (path, is_dir) in found {
                 self.tell(ChangeKind::Create, &path, is_dir, None);
-                self.found.insert(path);
+                if self.found.len() < MOST_FOUND {
+                    self.found.insert(path);
+                }
+            }
+            if self.kinds.contains(&ChangeKind::Create) {
+                self.batch.dropped(more);
             }
         }
     }
@@ -269,6 +301,9 @@ impl Watcher {
     fn renamed(&mut self, from: &Path, to: &Path, is_dir: bool) {
         if !self.filter.enters(from) {
             return self.came(to, is_dir);
+        }
+        if is_dir {
+            self.settle_below(from);
         }
         if is_dir && self.filter.enters(to) {
             self.tree.renamed(from, to);
@@ -303,14 +338,39 @@ impl Watcher {
         }
     }
 
-    fn flush(&mut self) {
-        for (path, is_dir) in std::mem::take(&mut self.moved).into_values() {
-            // Its other half never came: it went where nobody looks.
-            if is_dir {
-                self.tree.leave(&path);
-            }
-            self.tell(ChangeKind::Remove, &path, is_dir, None);
+    /// Another thing has the name of one whose other half has not come: that one went where nobody looks.
+    fn settle(&mut self, path: &Path) {
+        if let Some(cookie) = self.halves.remove(path)
+            && let Some((path, is_dir)) = self.moved.remove(&cookie)
+        {
+            self.went(&path, is_dir);
         }
+    }
+
+    /// Their directory is about to have another name.
+    fn settle_below(&mut self, dir: &Path) {
+        let below: Vec<PathBuf> = self.halves.keys().filter(|path| path.starts_with(dir)).cloned().collect();
+        for path in below {
+            self.settle(&path);
+        }
+    }
+
+    /// Whatever waits for its other half.
+    fn settle_all(&mut self) {
+        self.halves.clear();
+        for (path, is_dir) in std::mem::take(&mut self.moved).into_values() {
+            self.went(&path, is_dir);
+        }
+    }
+
+    fn went(&mut self, path: &Path, is_dir: bool) {
+        if is_dir {
+            self.tree.leave(path);
+        }
+        self.tell(ChangeKind::Remove, path, is_dir, None);
+    }
+
+    fn flush(&mut self) {
         for record in self.batch.take() {
             self.log.push(record);
         }

@@ -7,7 +7,7 @@ use runtime_service::signals::Signals;
 use serde_json::json;
 
 use super::{Context, Outcome};
-use crate::args::sandboxes::WatchArgs;
+use crate::args::files::WatchArgs;
 use crate::failure::Failure;
 use crate::printer::{Printer, plain};
 
@@ -38,7 +38,7 @@ async fn tell(client: &Client, printer: Printer, sandbox: &str, watch: &str) -> 
             WatchLine::Events { events, .. } => {
                 for event in &events {
                     if printer.json {
-                        printer.line(&serde_json::to_string(event)?)?;
+                        printer.value(&serde_json::to_value(event).context("a change is no JSON")?)?;
                     } else {
                         printer.line(&shown(event))?;
                     }

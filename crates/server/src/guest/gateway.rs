@@ -111,6 +111,14 @@ impl Guest {
         self.stay.as_ref().is_some_and(|stay| stay.ready.is_away())
     }
 
+    /// Waits until it is away.
+    pub(crate) async fn away(&self) {
+        match &self.stay {
+            Some(stay) => stay.ready.away().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits while it is away. Nothing that goes on inside wakes it: whoever paused it meant that.
     pub(crate) async fn back(&self) -> Result<(), ApiError> {
         match &self.stay {

@@ -230,6 +230,10 @@ pub(crate) fn is_settled(state: State) -> bool {
     matches!(state, State::Running | State::Paused | State::Stopped)
 }
 
+fn is_away(state: State) -> bool {
+    matches!(state, State::Pausing | State::Paused | State::Resuming)
+}
+
 pub(crate) fn not_found() -> ApiError {
     ApiError::new(Kind::NotFound, "There is no sandbox with this id.")
 }
@@ -280,8 +284,16 @@ impl Ready {
 
     /// It stands still, or is about to, or about to go on.
     pub(crate) fn is_away(&self) -> bool {
-        let row = self.live.peek();
-        row.is_some_and(|row| matches!(row.state, State::Pausing | State::Paused | State::Resuming))
+        self.live.peek().is_some_and(|row| is_away(row.state))
+    }
+
+    /// Waits until it is away. One whose disk alone is left, or nothing, never comes to that.
+    pub(crate) async fn away(&self) {
+        let mut rows = self.live.row.subscribe();
+        let left = rows.wait_for(|row| row.as_deref().is_some_and(|row| is_away(row.state))).await.is_ok();
+        if !left {
+            std::future::pending().await
+        }
     }
 }
 

@@ -39,6 +39,7 @@ from ._sync.sandboxes import Sandboxes
 from ._sync.sessions import Sessions
 from ._sync.snapshots import Snapshots
 from ._sync.terminal import Terminal
+from ._sync.watches import Watch, Watches
 from ._version import __version__
 from .webhooks import WebhookVerificationError, verify_webhook
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from ._async.sessions import AsyncSessions
     from ._async.snapshots import AsyncSnapshots
     from ._async.terminal import AsyncTerminal
+    from ._async.watches import AsyncWatch, AsyncWatches
 
 VERSION = __version__
 
@@ -71,6 +73,8 @@ _ASYNCHRONOUS = {
     "AsyncSessions": "sessions",
     "AsyncSnapshots": "snapshots",
     "AsyncTerminal": "terminal",
+    "AsyncWatch": "watches",
+    "AsyncWatches": "watches",
 }
 
 
@@ -104,6 +108,8 @@ __all__ = [
     "AsyncSessions",
     "AsyncSnapshots",
     "AsyncTerminal",
+    "AsyncWatch",
+    "AsyncWatches",
     "AuthenticationError",
     "CommandError",
     "CommandResult",
@@ -131,6 +137,8 @@ __all__ = [
     "Snapshots",
     "Terminal",
     "TracedFiles",
+    "Watch",
+    "Watches",
     "WebhookVerificationError",
     "__version__",
     "verify_webhook",

@@ -90,12 +90,16 @@ impl Follower {
                 continue;
             }
             let Some(source) = &mut self.source else { continue };
-            let stopping = self.stopping.clone();
             let told = tokio::select! {
                 // What has come is told before the end.
                 biased;
                 told = timeout(wait, source.next()) => told,
-                () = stopping.cancelled() => continue,
+                () = self.stopping.cancelled() => continue,
+                // A channel to one that stands still may hold, and says nothing.
+                () = self.guest.away() => {
+                    self.source = None;
+                    continue;
+                }
             };
             if let Ok(told) = told {
                 self.take(told);
@@ -131,10 +135,9 @@ impl Follower {
             self.line(&WatchLine::Paused { cursor: self.cursor });
             return;
         }
-        let stopping = self.stopping.clone();
         let back = tokio::select! {
             back = timeout(wait, self.guest.back()) => back,
-            () = stopping.cancelled() => return,
+            () = self.stopping.cancelled() => return,
         };
         match back {
             Err(_still_away) => {}

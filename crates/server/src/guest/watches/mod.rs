@@ -3,6 +3,8 @@
 
 mod follow;
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -17,6 +19,7 @@ use runtime_proto::guest::{
     WatchRecord, WatchRef,
 };
 use runtime_proto::node::AskError;
+use tokio::time::{Instant, timeout_at};
 
 use super::exec::process_key;
 use super::files::AS;
@@ -133,6 +136,14 @@ pub(in crate::guest) async fn list(
     if guest.is_away() {
         return Err(paused());
     }
+    tokio::select! {
+        biased;
+        data = list_all(&guest) => Ok(Json(WatchList { data: data? })),
+        () = guest.away() => Err(paused()),
+    }
+}
+
+async fn list_all(guest: &Guest) -> Result<Vec<WatchInfo>, ApiError> {
     let mut stream = guest.open(Ask::ListWatches(Nothing {})).await?;
     let mut data = Vec::new();
     while let Some(told) = stream.next().await.map_err(from_ask)? {
@@ -141,7 +152,7 @@ pub(in crate::guest) async fn list(
             _ => return Err(from_ask(AskError::Unexpected)),
         }
     }
-    Ok(Json(WatchList { data }))
+    Ok(data)
 }
 
 fn paused() -> ApiError {
@@ -199,16 +210,30 @@ pub(in crate::guest) async fn events(
 async fn poll(guest: &Guest, watch_id: &str, cursor: u64, wait_ms: u64) -> Result<WatchPoll, ApiError> {
     let mut polled =
         WatchPoll { events: Vec::new(), notices: Vec::new(), next_cursor: cursor, lost_bytes: 0, ended: false };
-    if guest.is_away() {
-        polled.notices.push(WatchLine::Paused { cursor });
-        return Ok(polled);
+    let until = Instant::now() + Duration::from_millis(wait_ms);
+    // Whoever asks again and again while it is paused is not answered the faster for it.
+    if guest.is_away()
+        && let Ok(back) = timeout_at(until, guest.back()).await
+    {
+        back?;
     }
-    let ask = Ask::FollowWatch(FollowWatch { watch_id: watch_id.to_owned(), cursor, wait_ms, once: true });
-    match take_poll(guest, ask, &mut polled).await {
-        // It fell asleep meanwhile: what was read stands.
-        Err(_) if guest.is_away() => polled.notices.push(WatchLine::Paused { cursor: polled.next_cursor }),
-        other => other?,
+    if !guest.is_away() {
+        let left = until.saturating_duration_since(Instant::now()).as_millis() as u64;
+        let ask = Ask::FollowWatch(FollowWatch { watch_id: watch_id.to_owned(), cursor, wait_ms: left, once: true });
+        let asked = tokio::select! {
+            biased;
+            asked = take_poll(guest, ask, &mut polled) => Some(asked),
+            // It says nothing while it stands still.
+            () = guest.away() => None,
+        };
+        match asked {
+            Some(Err(error)) if !guest.is_away() => return Err(error),
+            Some(Ok(())) => return Ok(polled),
+            // It fell asleep meanwhile: what was read stands.
+            Some(Err(_)) | None => {}
+        }
     }
+    polled.notices.push(WatchLine::Paused { cursor: polled.next_cursor });
     Ok(polled)
 }
 
