@@ -111,13 +111,19 @@ def a_watch_survives_a_pause_and_never_wakes():
         s.pause()
         if name == "later":
             saved(s)
-        poll = events(s, watch, cursor)
+        poll = events(s, watch, cursor, wait=500)
         assert poll["notices"] == [{"k": "paused", "cursor": cursor}] and poll["nextCursor"] == cursor, poll
         raw("GET", f"/v1/sandboxes/{s.id}/files/watches").refused(409, "sandbox_paused")
         assert rt.sandboxes.get(s.id).state == "paused", "reading wakes nothing"
-        s.wake()
-        s.exec(f"mkdir {name}; : > {name}/f", check=True)
+        # A poll that waits while it is woken goes on in it.
+        def wake(name=name):
+            s.wake()
+            s.exec(f"mkdir {name}; : > {name}/f", check=True)
+
+        waiting = threading.Timer(0.5, wake)
+        waiting.start()
         seen, cursor = until(s, watch, cursor, f"/workspace/{name}/f")
+        waiting.join()
         assert short(seen) == [f"create /workspace/{name}/", f"create /workspace/{name}/f"], seen
     # And from the start: what came before the pause is held.
     assert short(until(s, watch, 0, "/workspace/later/f")[0])[0] == "create /workspace/before"
@@ -134,14 +140,49 @@ def a_watch_survives_a_pause_and_never_wakes():
 
 
 @check
+def the_client_reads_on_after_a_pause():
+    s = box()
+    handle = s.files.watch("/workspace", timeout_ms=0)
+    s.exec(": > before", check=True)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(handle.events()), daemon=True)
+    thread.start()
+    eventually(lambda: seen, "what came before")
+    s.pause()
+    thread.join(30)
+    assert not thread.is_alive() and handle.exit_reason == "paused", handle.exit_reason
+    s.wake()
+    s.exec(": > after", check=True)
+    read = eventually(lambda: handle.get_new_events(2000), "what came after")
+    assert short(seen + read) == ["create /workspace/before", "create /workspace/after"], (seen, read)
+
+
+@check
 def a_watch_outlives_the_server():
     s = box()
     watch = start(s, timeoutMs=0)["id"]
+    s.exec(": > before", check=True)
+    seen, cursor = until(s, watch, 0, "/workspace/before")
     host("kill9")
     host("start")
     eventually(lambda: rt.sandboxes.get(s.id).state == "running", "adopted", 20)
     s.exec(": > after", check=True)
-    assert short(until(s, watch, 0, "/workspace/after")[0]) == ["create /workspace/after"]
+    later, _ = until(s, watch, cursor, "/workspace/after")
+    assert short(seen + later) == ["create /workspace/before", "create /workspace/after"], (seen, later)
+    assert [one["id"] for one in s.files.watches.list()] == [watch]
+
+
+@check
+def reading_is_no_use_of_the_sandbox():
+    s = box(idle_pause_seconds=60)
+    watch = start(s, timeoutMs=0)["id"]
+    lines_read = []
+    threading.Thread(target=lambda: lines_read.extend(lines(s, watch, 0)), daemon=True).start()
+    # It pauses by itself although it is read all the time.
+    end = time.monotonic() + 100
+    while not events(s, watch, 0, wait=1000)["notices"]:
+        assert time.monotonic() < end, s.refresh().info
+    assert s.refresh().state == "paused" and s.info["stopReason"] == "idle", s.info
 
 
 @check

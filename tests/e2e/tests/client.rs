@@ -181,7 +181,9 @@ checks! {
         each_change_inside_is_told_as_what_it_is
         the_client_iterates_filters_lists_and_stops
         a_watch_survives_a_pause_and_never_wakes
+        the_client_reads_on_after_a_pause
         a_watch_outlives_the_server
+        reading_is_no_use_of_the_sandbox
         ten_thousand_directories_are_watched;
     idempotency:
         a_repeated_create_answers_the_same_sandbox

@@ -21,6 +21,8 @@ pub(super) async fn watch(context: &Context, args: WatchArgs) -> Outcome {
     let sandbox = context.client.resolve(&args.sandbox).await?;
     let mut signals = Signals::catch().context("cannot watch for Ctrl-C")?;
     let watch = context.client.start_watch(&sandbox, &body).await?;
+    // Also for a program: what changes from here on is told.
+    context.printer.talk(&format!("Watching {}; Ctrl-C ends it.", plain(&args.path)));
     let told = tokio::select! {
         biased;
         _ = signals.next() => Ok(()),
