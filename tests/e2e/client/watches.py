@@ -143,6 +143,7 @@ def a_watch_survives_a_pause_and_never_wakes():
 def the_client_reads_on_after_a_pause():
     s = box()
     handle = s.files.watch("/workspace", timeout_ms=0)
+    timed = start(s, timeoutMs=10000)["id"]
     s.exec(": > before", check=True)
     seen = []
     thread = threading.Thread(target=lambda: seen.extend(handle.events()), daemon=True)
@@ -151,10 +152,28 @@ def the_client_reads_on_after_a_pause():
     s.pause()
     thread.join(30)
     assert not thread.is_alive() and handle.exit_reason == "paused", handle.exit_reason
+    # Longer than the other's time, which stands still with it.
+    time.sleep(11)
     s.wake()
+    assert [one["id"] for one in s.files.watches.list()] == [handle.id, timed]
     s.exec(": > after", check=True)
     read = eventually(lambda: handle.get_new_events(2000), "what came after")
     assert short(seen + read) == ["create /workspace/before", "create /workspace/after"], (seen, read)
+    end = eventually(lambda: [n for n in events(s, timed, 0)["notices"] if n["k"] == "end"], "its time is up", 20)
+    assert end[0]["reason"] == "timeout", end
+
+
+@check
+def a_copy_with_its_memory_watches_too():
+    s = box()
+    watch = start(s, timeoutMs=0)["id"]
+    s.exec(": > before", check=True)
+    seen, cursor = until(s, watch, 0, "/workspace/before")
+    copy = s.fork()
+    copy.exec(": > in-the-copy", check=True)
+    s.exec(": > in-the-source", check=True)
+    assert short(until(copy, watch, cursor, "/workspace/in-the-copy")[0]) == ["create /workspace/in-the-copy"]
+    assert short(until(s, watch, cursor, "/workspace/in-the-source")[0]) == ["create /workspace/in-the-source"]
 
 
 @check

@@ -182,6 +182,7 @@ checks! {
         the_client_iterates_filters_lists_and_stops
         a_watch_survives_a_pause_and_never_wakes
         the_client_reads_on_after_a_pause
+        a_copy_with_its_memory_watches_too
         a_watch_outlives_the_server
         reading_is_no_use_of_the_sandbox
         ten_thousand_directories_are_watched;

@@ -376,3 +376,77 @@ impl Watcher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use runtime_proto::guest::StartWatch;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_dropped_is_said_and_its_directories_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let wanted = StartWatch { recursive: true, kinds: vec![ChangeKind::Create as i32], ..StartWatch::default() };
+        let log = Arc::new(Log::default());
+        let filter = Filter::new(&wanted).unwrap();
+        let mut watcher =
+            super::super::prepare(dir.path().to_owned(), &wanted, filter, log.clone()).ok().expect("a watch");
+        let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        for number in 0..most.trim().parse::<usize>().unwrap() + 10 {
+            std::fs::write(dir.path().join(number.to_string()), "").unwrap();
+        }
+        // Nobody was told of this one.
+        std::fs::create_dir(dir.path().join("missed")).unwrap();
+        loop {
+            assert!(watcher.drain().is_none());
+            if !watcher.behind {
+                break;
+            }
+        }
+        watcher.flush();
+        let before = log.cursor();
+        std::fs::write(dir.path().join("missed/seen"), "").unwrap();
+        assert!(watcher.drain().is_none());
+        watcher.flush();
+        let (mut cursor, mut overflows) = (0, Vec::new());
+        while cursor < before {
+            let seen = log.after(cursor).records;
+            overflows.extend(seen.iter().filter_map(|record| record.overflow).map(|overflow| overflow.dropped));
+            cursor = seen.last().unwrap().cursor;
+        }
+        assert!(overflows.contains(&None), "{overflows:?}");
+        let after = log.after(before).records;
+        assert!(after[0].changes[0].path.ends_with("missed/seen"), "{after:?}");
+    }
+
+    #[test]
+    fn a_name_taken_anew_is_not_mixed_up_with_what_went_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        std::fs::create_dir_all(root.join("d")).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        let wanted = StartWatch { recursive: true, ..StartWatch::default() };
+        let log = Arc::new(Log::default());
+        let filter = Filter::new(&wanted).unwrap();
+        let mut watcher = super::super::prepare(root.clone(), &wanted, filter, log.clone()).ok().expect("a watch");
+        // All in one batch: out, and another one under the name.
+        std::fs::rename(root.join("d"), outside.join("d")).unwrap();
+        std::fs::create_dir(root.join("d")).unwrap();
+        assert!(watcher.drain().is_none());
+        watcher.settle_all();
+        watcher.flush();
+        std::fs::create_dir(root.join("d/x")).unwrap();
+        std::fs::create_dir(outside.join("d/unseen")).unwrap();
+        assert!(watcher.drain().is_none());
+        watcher.flush();
+        let told: Vec<(i32, String)> = log
+            .after(0)
+            .records
+            .into_iter()
+            .flat_map(|record| record.changes)
+            .map(|change| (change.kind, change.path.replace(root.to_str().unwrap(), "")))
+            .collect();
+        let expected = [(ChangeKind::Remove, "/d"), (ChangeKind::Create, "/d"), (ChangeKind::Create, "/d/x")];
+        assert_eq!(told, expected.map(|(kind, path)| (kind as i32, path.to_owned())));
+    }
+}
