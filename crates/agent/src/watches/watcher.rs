@@ -1,7 +1,7 @@
 //! One watch at work, on a thread of its own: what the kernel tells becomes changes, batches, records.
 //!
-//! The kernel tells a rename in two halves with one cookie, perhaps with others between: the first half waits for the
-//! second until its batch is told, and is a removal then. A new directory is looked through when it is first seen, since
+//! The kernel tells a rename in two halves with one cookie, perhaps with others between. A first half whose second is not
+//! in the same read is a removal, unless nothing came after it: then the second may be in the next. A new directory is looked through when it is first seen, since
 //! things may have come into it before; what the kernel tells of these a second time is passed over.
 
 use std::collections::{HashMap, HashSet};
@@ -26,8 +26,6 @@ use super::tree::Tree;
 const TICK: Duration = Duration::from_secs(2);
 /// Events taken between two looks at the clock.
 const AT_ONCE: usize = 4096;
-/// First halves of renames that wait for their second.
-const MOST_HALVES: usize = 1_000;
 /// Entries of new directories that are told by name; more are counted.
 const MOST_FOUND: usize = 10_000;
 
@@ -43,8 +41,6 @@ pub(super) struct Watcher {
     batch: Batch,
     /// First halves of renames: the path, and whether it is a directory.
     moved: HashMap<u32, (PathBuf, bool)>,
-    /// The same by their paths.
-    halves: HashMap<PathBuf, u32>,
     /// The kernel has more than was read.
     behind: bool,
     /// Found in new directories since the last read, and before it: the kernel tells them as well, in the next read.
@@ -80,7 +76,6 @@ impl Watcher {
             log,
             batch: Batch::default(),
             moved: HashMap::new(),
-            halves: HashMap::new(),
             behind: false,
             found: HashSet::new(),
             found_before: HashSet::new(),
@@ -128,9 +123,9 @@ impl Watcher {
             match due {
                 None if waiting => due = Some(Instant::now() + self.batch_time),
                 Some(at) if Instant::now() >= at => {
-                    // The second halves may be in what was not read yet.
+                    // A second half may be in what was not read yet.
                     if !self.behind {
-                        self.settle_all();
+                        self.settle(|_| true);
                     }
                     self.flush();
                     due = None;
@@ -138,7 +133,7 @@ impl Watcher {
                 _ => {}
             }
         };
-        self.settle_all();
+        self.settle(|_| true);
         self.flush();
         self.log.end(end);
     }
@@ -161,8 +156,15 @@ impl Watcher {
                 return Some(WatchEnd::Unknown);
             }
         };
-        for event in told {
-            if let Some(end) = self.take(event) {
+        let seconds: HashSet<u32> =
+            told.iter().filter(|event| event.flags.contains(ReadFlags::MOVED_TO)).map(|event| event.cookie).collect();
+        if !told.is_empty() {
+            self.settle(|cookie| !seconds.contains(&cookie));
+        }
+        let last = told.len().saturating_sub(1);
+        for (at, event) in told.into_iter().enumerate() {
+            let waits = at == last || seconds.contains(&event.cookie);
+            if let Some(end) = self.take(event, waits) {
                 return Some(end);
             }
         }
@@ -197,10 +199,11 @@ impl Watcher {
         Ok((told, false))
     }
 
-    fn take(&mut self, told: Told) -> Option<WatchEnd> {
+    /// `waits`: a first half of a rename may have its second still to come.
+    fn take(&mut self, told: Told, waits: bool) -> Option<WatchEnd> {
         let Told { number, flags, cookie, name } = told;
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            self.settle_all();
+            self.settle(|_| true);
             self.batch.overflown();
             self.tree.look_again(&self.filter);
             return None;
@@ -224,25 +227,18 @@ impl Watcher {
         };
         let path = dir.join(name);
         if flags.contains(ReadFlags::MOVED_FROM) {
-            if self.moved.len() >= MOST_HALVES {
-                self.settle_all();
-            }
-            self.settle(&path);
             self.known(&path);
-            self.halves.insert(path.clone(), cookie);
-            self.moved.insert(cookie, (path, is_dir));
-        } else if flags.contains(ReadFlags::MOVED_TO) {
-            let from = self.moved.remove(&cookie);
-            if let Some((from, _)) = &from {
-                self.halves.remove(from);
+            if waits {
+                self.moved.insert(cookie, (path, is_dir));
+            } else {
+                self.went(&path, is_dir);
             }
-            self.settle(&path);
-            match from {
+        } else if flags.contains(ReadFlags::MOVED_TO) {
+            match self.moved.remove(&cookie) {
                 Some((from, _)) => self.renamed(&from, &path, is_dir),
                 None => self.came(&path, is_dir),
             }
         } else if flags.contains(ReadFlags::CREATE) {
-            self.settle(&path);
             self.came(&path, is_dir);
         } else if flags.contains(ReadFlags::DELETE) {
             self.known(&path);
@@ -302,9 +298,6 @@ impl Watcher {
         if !self.filter.enters(from) {
             return self.came(to, is_dir);
         }
-        if is_dir {
-            self.settle_below(from);
-        }
         if is_dir && self.filter.enters(to) {
             self.tree.renamed(from, to);
         } else if is_dir {
@@ -338,28 +331,13 @@ impl Watcher {
         }
     }
 
-    /// Another thing has the name of one whose other half has not come: that one went where nobody looks.
-    fn settle(&mut self, path: &Path) {
-        if let Some(cookie) = self.halves.remove(path)
-            && let Some((path, is_dir)) = self.moved.remove(&cookie)
-        {
-            self.went(&path, is_dir);
-        }
-    }
-
-    /// Their directory is about to have another name.
-    fn settle_below(&mut self, dir: &Path) {
-        let below: Vec<PathBuf> = self.halves.keys().filter(|path| path.starts_with(dir)).cloned().collect();
-        for path in below {
-            self.settle(&path);
-        }
-    }
-
-    /// Whatever waits for its other half.
-    fn settle_all(&mut self) {
-        self.halves.clear();
-        for (path, is_dir) in std::mem::take(&mut self.moved).into_values() {
-            self.went(&path, is_dir);
+    /// First halves whose second does not come any more: they went where nobody looks.
+    fn settle(&mut self, which: impl Fn(u32) -> bool) {
+        let cookies: Vec<u32> = self.moved.keys().copied().filter(|cookie| which(*cookie)).collect();
+        for cookie in cookies {
+            if let Some((path, is_dir)) = self.moved.remove(&cookie) {
+                self.went(&path, is_dir);
+            }
         }
     }
 
@@ -433,7 +411,6 @@ mod tests {
         std::fs::rename(root.join("d"), outside.join("d")).unwrap();
         std::fs::create_dir(root.join("d")).unwrap();
         assert!(watcher.drain().is_none());
-        watcher.settle_all();
         watcher.flush();
         std::fs::create_dir(root.join("d/x")).unwrap();
         std::fs::create_dir(outside.join("d/unseen")).unwrap();
