@@ -94,7 +94,10 @@ def the_client_iterates_filters_lists_and_stops():
     assert handle.stop() is True
     thread.join(30)
     assert not thread.is_alive()
-    assert short(seen) == [f"{kind} /workspace/{name}" for name in ("a.py", "p/d.py") for kind in ("create", "write")], seen
+    told = [line for line in short(seen) if line.startswith("create")]
+    assert told == ["create /workspace/a.py", "create /workspace/p/d.py"], seen
+    # Of a file in a directory that was new the first write may have been before anybody looked.
+    assert "write /workspace/a.py" in short(seen), seen
     assert s.files.watches.list() == []
 
 
@@ -201,18 +204,18 @@ def reading_is_no_use_of_the_sandbox():
     end = time.monotonic() + 100
     while not events(s, watch, 0, wait=1000)["notices"]:
         assert time.monotonic() < end, s.refresh().info
-    assert s.refresh().state == "paused" and s.info["stopReason"] == "idle", s.info
+    assert s.wait_for("paused", 30).state == "paused" and s.info["stopReason"] == "idle", s.info
 
 
 @check
 def ten_thousand_directories_are_watched():
     s = box()
-    s.exec("for i in $(seq 100); do mkdir -p many/$i; (cd many/$i; mkdir $(seq 100)); done", check=True, timeout=300)
+    s.exec("for i in $(seq 100); do mkdir -p many/$i; (cd many/$i; mkdir $(seq 100)); done", check=True, timeout_ms=300_000)
     watch = start(s, recursive=True, timeoutMs=0)["id"]
     s.exec(": > many/77/77/deep", check=True)
     assert short(until(s, watch, 0, "/workspace/many/77/77/deep")[0]) == ["create /workspace/many/77/77/deep"]
     # A flood is told in part, and said to be.
-    s.exec("mkdir flood; cd flood; seq 30000 | xargs touch; : > ../last", check=True, timeout=300)
+    s.exec("mkdir flood; cd flood; seq 30000 | xargs touch; : > ../last", check=True, timeout_ms=300_000)
     cursor, told, missed = 0, 0, 0
     while True:
         poll = events(s, watch, cursor)
