@@ -55,7 +55,7 @@ pub struct WatchRequest {
 pub struct WatchInfo {
     pub id: String,
     pub path: String,
-    /// Where reading begins that sees only what comes.
+    /// Where to read from: of a start its beginning, in a list after all that was seen.
     pub cursor: u64,
     /// The same as `id`: no process of the sandbox is behind it.
     pub process_id: String,

@@ -179,7 +179,7 @@ async def watches(box: Any, step: Any) -> None:
         watch = await settle(
             files.watch("/workspace", recursive=True, events=["create", "rename"], include=["*.py"], batch_ms=20)
         )
-        await settle(box.exec("mkdir w; : > w/a.py; : > w/b.txt; mv w/a.py w/c.py"))
+        await settle(box.exec(": > a.py; : > b.txt; mv a.py c.py"))
         seen: list[Any] = []
         while len(seen) < 2:
             for event in await settle(watch.get_new_events(8000)):

@@ -10,7 +10,7 @@ import pytest
 from withruntime import ConflictError, NotFoundError, Sandbox
 
 from .conftest import Server
-from .faults import ALL, FaultyNetwork, every
+from .faults import ALL, CUT, DELAY, LOSE_REQUEST, REFUSE, FaultyNetwork, every, first
 from .forms import both, drive, settle
 
 
@@ -62,9 +62,10 @@ async def rest(watch: Any) -> list[dict[str, Any]]:
 def test_changes_are_told_as_they_happen(server: Server, box: Sandbox, form: str) -> None:
     async def work(client: Any) -> None:
         files = (await mine(client, box)).files
+        box.exec("mkdir p out", check=True)
         watch = await settle(files.watch("/workspace", recursive=True, include=["*.py"], exclude=["out"], batch_ms=20))
         assert watch.path == "/workspace" and watch.info["state"] == "running"
-        box.exec("mkdir -p p out; : > a.py; : > b.txt; : > out/c.py; : > p/d.py; mv p/d.py p/e.py", check=True)
+        box.exec(": > a.py; : > b.txt; : > out/c.py; : > p/d.py; mv p/d.py p/e.py", check=True)
         seen = await until(watch, "/workspace/p/e.py")
         assert told(seen) == [
             "create /workspace/a.py",
@@ -161,6 +162,24 @@ def test_on_a_bad_network_each_change_is_told_once(server: Server, box: Sandbox,
         await settle(watch.stop())
         assert await settle((await mine(client, box)).files.watches.list()) == []
 
-    with FaultyNetwork(server.url, every(2, ALL)) as network:
+    # Whose answer is a stream that goes on, of that the answer is not waited for by the network.
+    faults = (LOSE_REQUEST, REFUSE, CUT, DELAY)
+    with FaultyNetwork(server.url, every(2, faults)) as network:
         drive(form, network.url, work, api_key=server.key, max_retries=8)
-        assert sum(network.done(fault) for fault in ALL) > 3
+        assert sum(network.done(fault) for fault in faults) > 3
+
+
+@both
+@pytest.mark.parametrize("fault", ALL)
+def test_one_watch_is_started(server: Server, box: Sandbox, form: str, fault: str) -> None:
+    async def work(client: Any) -> None:
+        files = (await mine(client, box)).files
+        watch = await settle(files.watch("/workspace"))
+        assert [one["id"] for one in await settle(files.watches.list())] == [watch.id]
+
+    def begins(request: Any) -> bool:
+        return bool(request.method == "POST" and request.target.endswith("/files/watches"))
+
+    with FaultyNetwork(server.url, first(fault, begins)) as network:
+        drive(form, network.url, work, api_key=server.key)
+        assert network.done(fault) == 1

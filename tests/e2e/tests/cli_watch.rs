@@ -26,6 +26,7 @@ fn a_line_for_each_change_until_ctrl_c() {
     let stack = Stack::start();
     let id = said(&stack, &["create", "--vcpu", "1", "--memory", "512"]);
     let id = id.trim();
+    said(&stack, &["exec", id, "--", "mkdir d"]);
     let wanted = ["watch", id, "/workspace", "--recursive", "--exclude", "*.txt", "--events", "create,rename"];
     for json in [false, true] {
         let mut command = runtime(&stack, &wanted);
@@ -36,15 +37,16 @@ fn a_line_for_each_change_until_ctrl_c() {
         let mut talk = BufReader::new(child.stderr.take().expect("its talk")).lines();
         let begun = talk.next().expect("a line").expect("text");
         assert!(begun.contains("/workspace"), "{begun}");
-        said(&stack, &["exec", id, "--", "mkdir d; : > d/a; : > d/b.txt; mv d/a d/c; rm -r d"]);
+        said(&stack, &["exec", id, "--", ": > d/a; : > d/b.txt; mv d/a d/c; rm d/c; mkdir d/e; rmdir d/e"]);
         let told = BufReader::new(child.stdout.take().expect("its output")).lines().take(3);
         let told: Vec<String> = told.map(|line| line.expect("text")).collect();
         if json {
             let told: Vec<Value> = told.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-            assert_eq!((&told[0]["type"], &told[0]["isDir"]), (&"create".into(), &true.into()), "{told:?}");
-            assert_eq!(told[2]["oldPath"], "/workspace/d/a", "{told:?}");
+            assert_eq!(told[1]["oldPath"], "/workspace/d/a", "{told:?}");
+            assert_eq!((&told[2]["type"], &told[2]["isDir"]), (&"create".into(), &true.into()), "{told:?}");
         } else {
-            let expected = ["create /workspace/d/", "create /workspace/d/a", "rename /workspace/d/a -> /workspace/d/c"];
+            let expected =
+                ["create /workspace/d/a", "rename /workspace/d/a -> /workspace/d/c", "create /workspace/d/e/"];
             assert_eq!(told, expected);
         }
         send_signal(i32::try_from(child.id()).expect("a pid"), Signal::INT);

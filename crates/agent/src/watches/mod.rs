@@ -151,7 +151,8 @@ pub(crate) async fn start(agent: &Arc<Agent>, wanted: StartWatch) -> Answer {
     // Whoever finds it by its key waits as the first one does. It goes on though nobody waits.
     let began = watch.began.subscribe().wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
     began.unwrap_or_else(|| Err(ended_at_once()))?;
-    Ok(Tell::Watch(watch.describe(known)))
+    // Its beginning: what was told at the start, or before a resend found it, is not passed over.
+    Ok(Tell::Watch(guest::Watch { cursor: 0, ..watch.describe(known) }))
 }
 
 fn ended_at_once() -> GuestError {

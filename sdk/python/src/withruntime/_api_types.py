@@ -193,7 +193,7 @@ class FileWritten(TypedDict):
 class WatchInfo(TypedDict):
     """`WatchInfo` of the API."""
 
-    #: Where reading begins that sees only what comes.
+    #: Where to read from: of a start its beginning, in a list after all that was seen.
     cursor: int
     id: str
     path: str
