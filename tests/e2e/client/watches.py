@@ -212,8 +212,14 @@ def ten_thousand_directories_are_watched():
     s = box()
     s.exec("for i in $(seq 100); do mkdir -p many/$i; (cd many/$i; mkdir $(seq 100)); done", check=True, timeout_ms=300_000)
     watch = start(s, recursive=True, timeoutMs=0)["id"]
-    s.exec(": > many/77/77/deep", check=True)
-    assert short(until(s, watch, 0, "/workspace/many/77/77/deep")[0]) == ["create /workspace/many/77/77/deep"]
+    if s.info["engine"] == "gvisor":
+        # Each takes descriptors of the host's there: it looks at as many as leave room for the rest of the sandbox.
+        assert [n["watches"] for n in events(s, watch, 0)["notices"] if n["k"] == "limit"] == [2000]
+        s.exec(": > deep", check=True)
+        assert short(until(s, watch, 0, "/workspace/deep")[0]) == ["create /workspace/deep"]
+    else:
+        s.exec(": > many/77/77/deep", check=True)
+        assert short(until(s, watch, 0, "/workspace/many/77/77/deep")[0]) == ["create /workspace/many/77/77/deep"]
     # A flood is told in part, and said to be.
     s.exec("mkdir flood; cd flood; seq 30000 | xargs touch; : > ../last", check=True, timeout_ms=300_000)
     cursor, told, missed = 0, 0, 0

@@ -212,7 +212,7 @@ fn prepare(root: PathBuf, wanted: &StartWatch, filter: Filter, log: Arc<Log>) ->
         }
     }
     let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(FileError::at("watching", &root))?;
-    let most = if wanted.max_watches == 0 { tree::MOST } else { wanted.max_watches as usize };
+    let most = if wanted.max_watches == 0 { tree::most() } else { wanted.max_watches as usize };
     let mut tree = Tree::new(inotify, root.clone(), wanted.recursive && is_dir, flags, most);
     tree.add_root(is_dir).map_err(FileError::at("watching", &root))?;
     let batch_time = Duration::from_millis(wanted.batch_ms.min(LONGEST_BATCH).into());

@@ -8,11 +8,20 @@ use rustix::fs::inotify::{self, WatchFlags};
 use rustix::io::Errno;
 
 use super::filter::Filter;
+use crate::setup::user_space_kernel;
 
 /// Directories of one watch, whatever is asked for.
-pub(super) const MOST: usize = 65_536;
+const MOST: usize = 65_536;
+/// The same on gVisor, which holds two descriptors of the host's for each, out of 20,000 or more that a sandbox has; without
+/// any left nothing starts or opens. Four watches leave a part of them.
+const MOST_ON_GVISOR: usize = 2_000;
 /// Bytes of their paths.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// As many as the kernel bears.
+pub(super) fn most() -> usize {
+    if user_space_kernel() { MOST_ON_GVISOR } else { MOST }
+}
 
 pub(super) struct Tree {
     pub(super) inotify: OwnedFd,
@@ -36,7 +45,7 @@ impl Tree {
             root,
             recursive,
             flags,
-            most: most.min(MOST),
+            most: most.min(self::most()),
             paths: HashMap::new(),
             bytes: 0,
             full: false,
