@@ -63,7 +63,10 @@ def test_changes_are_told_as_they_happen(server: Server, box: Sandbox, form: str
     async def work(client: Any) -> None:
         files = (await mine(client, box)).files
         box.exec("mkdir p out", check=True)
-        watch = await settle(files.watch("/workspace", recursive=True, include=["*.py"], exclude=["out"], batch_ms=20))
+        kinds = ["create", "rename", "remove"]
+        watch = await settle(
+            files.watch("/workspace", recursive=True, events=kinds, include=["*.py"], exclude=["out"], batch_ms=20)
+        )
         assert watch.path == "/workspace" and watch.info["state"] == "running"
         box.exec(": > a.py; : > b.txt; : > out/c.py; : > p/d.py; mv p/d.py p/e.py", check=True)
         seen = await until(watch, "/workspace/p/e.py")
