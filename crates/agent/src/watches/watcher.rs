@@ -367,8 +367,7 @@ mod tests {
         let wanted = StartWatch { recursive: true, kinds: vec![ChangeKind::Create as i32], ..StartWatch::default() };
         let log = Arc::new(Log::default());
         let filter = Filter::new(&wanted).unwrap();
-        let mut watcher =
-            super::super::prepare(dir.path().to_owned(), &wanted, filter, log.clone()).ok().expect("a watch");
+        let mut watcher = super::super::prepare(dir.path().to_owned(), &wanted, filter, log.clone()).expect("a watch");
         let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
         for number in 0..most.trim().parse::<usize>().unwrap() + 10 {
             std::fs::write(dir.path().join(number.to_string()), "").unwrap();
@@ -406,7 +405,7 @@ mod tests {
         let wanted = StartWatch { recursive: true, ..StartWatch::default() };
         let log = Arc::new(Log::default());
         let filter = Filter::new(&wanted).unwrap();
-        let mut watcher = super::super::prepare(root.clone(), &wanted, filter, log.clone()).ok().expect("a watch");
+        let mut watcher = super::super::prepare(root.clone(), &wanted, filter, log.clone()).expect("a watch");
         // All in one batch: out, and another one under the name.
         std::fs::rename(root.join("d"), outside.join("d")).unwrap();
         std::fs::create_dir(root.join("d")).unwrap();
