@@ -25,6 +25,7 @@ mod sudo;
 mod tree;
 mod uploads;
 mod users;
+mod watches;
 mod way_out;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ use crate::port::{Door, Port};
 use crate::process::table::Table;
 use crate::reaper::Reaper;
 use crate::uploads::Uploads;
+use crate::watches::Watches;
 use crate::way_out::WayOut;
 
 /// Processes of the sandbox user, if the host does not say.
@@ -62,6 +64,7 @@ pub(crate) struct Agent {
     pub(crate) table: Table,
     pub(crate) pool: Arc<Pool>,
     pub(crate) uploads: Uploads,
+    pub(crate) watches: Watches,
     pub(crate) reaper: Arc<Reaper>,
     /// Random, new at every start.
     pub(crate) boot: String,
@@ -143,6 +146,7 @@ async fn live() -> std::io::Result<()> {
         table: Table::default(),
         pool: Arc::new(Pool::new(reaper.clone())?),
         uploads: Uploads::default(),
+        watches: Watches::default(),
         reaper,
         boot: identity::random_name(),
         way_out: WayOut::default(),

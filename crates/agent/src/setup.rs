@@ -11,6 +11,8 @@ use crate::users::{SANDBOX_GID, SANDBOX_UID};
 /// Where the agent's sockets are.
 pub(crate) const RUN_DIR: &str = "/run/runtime";
 const WANTED_FILES: u64 = 1 << 20;
+/// Of all users together: what the watches of the API may need, and as much again.
+const MOST_INOTIFY_WATCHES: u32 = 512 * 1024;
 
 /// gVisor, told by the version it has shown for ever.
 pub(crate) fn user_space_kernel() -> bool {
@@ -41,6 +43,8 @@ pub(crate) fn prepare() {
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = rustix::process::chdir("/");
+    // By itself Linux allows fewer on a small machine than one watch may need. gVisor has no such limit, and no such file.
+    let _ = std::fs::write("/proc/sys/fs/inotify/max_user_watches", MOST_INOTIFY_WATCHES.to_string());
     if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(RUN_DIR) {
         log!("making {RUN_DIR} failed: {error}");
     }

@@ -19,6 +19,7 @@ pub mod sandbox;
 pub mod session;
 pub mod snapshot;
 mod time;
+pub mod watch;
 
 pub use time::Time;
 

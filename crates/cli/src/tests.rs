@@ -178,7 +178,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, port-forward, network, network-log, preview, previews, unshare, session
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, network, network-log, preview, previews, unshare, session
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"

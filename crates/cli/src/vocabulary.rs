@@ -34,7 +34,6 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
 
 /// Verbs of the sandbox product that come later.
 pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
-    "watch",
     "resize",
     "switch-image",
     "run-code",

@@ -4,8 +4,17 @@
 //! bytes (`stdin`, file content) are followed by [`Input`] messages and a finish. Field numbers are for ever: add, never
 //! reuse. Strings from a guest are untrusted text: shown, never used as a path on the host.
 
+mod code;
+mod watch;
+
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
+
+pub use code::{DecodeError, decode_call, decode_event, decode_input, decode_request, encode};
+pub use watch::{
+    Change, ChangeKind, FollowWatch, MAX_WATCHES, Overflow, RETAINED_RECORDS, StartWatch, Watch, WatchEnd, WatchRecord,
+    WatchRef,
+};
 
 /// The generation of a machine that is to become a template. No sandbox has one this low: whoever is greeted with another
 /// after it is a copy, and forgets what ran before.
@@ -86,7 +95,8 @@ pub struct Welcome {
 pub struct Request {
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
+                29, 30, 31, 32, 33"
     )]
     pub ask: Option<Ask>,
 }
@@ -180,12 +190,24 @@ pub enum Ask {
     /// Bring to the disks what is only in memory yet. Answers `Done` once it is there.
     #[prost(message, tag = "29")]
     Sync(Nothing),
+    /// Answers `Watch` once changes are seen.
+    #[prost(message, tag = "30")]
+    StartWatch(StartWatch),
+    /// Answers one `Watch` for each that goes on.
+    #[prost(message, tag = "31")]
+    ListWatches(Nothing),
+    /// What was seen from a cursor: `WatchRecord`s, at the end `Watch`.
+    #[prost(message, tag = "32")]
+    FollowWatch(FollowWatch),
+    /// Answers `Removed` once it has ended.
+    #[prost(message, tag = "33")]
+    StopWatch(WatchRef),
 }
 
 /// Agent to host, on a stream the host opened.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "Tell", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15")]
     pub tell: Option<Tell>,
 }
 
@@ -218,6 +240,10 @@ pub enum Tell {
     Activity(Activity),
     #[prost(message, tag = "13")]
     Upload(Upload),
+    #[prost(message, tag = "14")]
+    Watch(Watch),
+    #[prost(message, tag = "15")]
+    WatchRecord(WatchRecord),
 }
 
 /// Bytes that follow a request, at most [`DATA_STEP`] a message.
@@ -603,6 +629,9 @@ pub enum ErrorCode {
     InvalidArchive = 19,
     /// Nothing listens there.
     ConnectionRefused = 20,
+    NoSuchWatch = 21,
+    /// As many watches as may be are going on.
+    WatchLimit = 22,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -800,49 +829,4 @@ pub struct Upload {
 pub struct Activity {
     #[prost(uint32, tag = "1")]
     pub live_processes: u32,
-}
-
-/// Decoding that names what did not decode.
-#[derive(Debug, thiserror::Error)]
-#[error("a {what} from the peer does not decode")]
-pub struct DecodeError {
-    what: &'static str,
-    source: prost::DecodeError,
-}
-
-macro_rules! decode {
-    ($name:ident, $type:ty, $what:literal) => {
-        pub fn $name(bytes: Bytes) -> Result<$type, DecodeError> {
-            <$type>::decode(bytes).map_err(|source| DecodeError { what: $what, source })
-        }
-    };
-}
-decode!(decode_request, Request, "request");
-decode!(decode_event, Event, "event");
-decode!(decode_input, Input, "input");
-decode!(decode_call, Call, "call");
-
-pub fn encode(message: &impl Message) -> Bytes {
-    Bytes::from(message.encode_to_vec())
-}
-
-impl Request {
-    #[must_use]
-    pub fn new(ask: Ask) -> Self {
-        Self { ask: Some(ask) }
-    }
-}
-
-impl Event {
-    #[must_use]
-    pub fn new(tell: Tell) -> Self {
-        Self { tell: Some(tell) }
-    }
-}
-
-impl GuestError {
-    #[must_use]
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code: code as i32, message: message.into() }
-    }
 }

@@ -73,6 +73,7 @@ kinds! {
     UploadIncomplete 409 "upload_incomplete";
     DigestMismatch 409 "digest_mismatch";
     TransferLimit 409 "transfer_limit";
+    WatchLimit 409 "watch_limit";
     RootUnavailable 409 "root_unavailable";
     UpgradeRequired 410 "upgrade_required";
     Gone 410 "gone";

@@ -60,7 +60,6 @@ const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     ("/browser", Kind::Unavailable, "The browser"),
     ("/desktop", Kind::Unavailable, "The desktop"),
     ("/events", Kind::Unavailable, "Events"),
-    ("/files/watches", Kind::Unavailable, "Watches"),
     ("/files:link", Kind::FileLinksUnavailable, "File links"),
     ("/files:revoke-links", Kind::FileLinksUnavailable, "File links"),
     ("/interpreter", Kind::Unavailable, "The interpreter"),

@@ -26,6 +26,7 @@ WANTED = {
     "FileEntry": "FileEntry",
     "FileStat": "FileStat",
     "FileWritten": "FileWritten",
+    "WatchInfo": "WatchInfo",
     "SnapshotShape": "SnapshotShape",
     "Durability": "SnapshotDurability",
     "Snapshot": "SnapshotInfo",

@@ -52,6 +52,7 @@ async def play(client: Any) -> dict[str, Any]:
         await network(box, step)
         await terminals(box, step)
         await folders(box, step)
+        await watches(box, step)
         await sessions(box, step)
         await previews(box, step)
         await snapshots(client, box, step)
@@ -170,6 +171,35 @@ async def folders(box: Any, step: Any) -> None:
         )
         await settle(box.exec("mkdir bait && ln -s /etc bait/etc"))
         await step("download.bait", lambda: call(lambda: box.files.download("/workspace/bait", str(here / "bait"))))
+
+
+async def watches(box: Any, step: Any) -> None:
+    files = box.files
+
+    async def changes() -> Any:
+        watch = await settle(
+            files.watch("/workspace", recursive=True, events=["create", "rename"], include=["*.py"], batch_ms=20)
+        )
+        await settle(box.exec(": > a.py; : > b.txt; mv a.py c.py"))
+        seen: list[Any] = []
+        while len(seen) < 2:
+            for event in await settle(watch.get_new_events(8000)):
+                seen.append([event["type"], event["path"], event["isDir"], event.get("oldPath")])
+        stopped = [await settle(watch.stop()), await settle(watch.stop())]
+        events = watch.events()
+        rest = [event async for event in events] if hasattr(events, "__aiter__") else list(events)
+        return [seen, stopped, rest, watch.exit_reason]
+
+    async def named() -> Any:
+        await settle(files.watches.start("/workspace", id="named", timeout_ms=0))
+        listed = [[one["id"], one["path"], one["state"]] for one in await settle(files.watches.list())]
+        return [listed, await settle(files.watches.stop("named")), await settle(files.watches.list())]
+
+    await step("watch", changes)
+    await step("watches.named", named)
+    await step("watch.missing", lambda: settle(files.watch("/none")))
+    await step("watch.wrong", lambda: settle(files.watch("/workspace", events=["nothing"])))
+    await step("watches.unknown", lambda: settle(files.watches.stop("unknown")))
 
 
 async def sessions(box: Any, step: Any) -> None:

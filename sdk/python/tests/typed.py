@@ -28,6 +28,11 @@ def synchronous(runtime: Runtime) -> None:
     with box.terminal() as terminal, box.forward_port(80, local_port=0) as forward:
         shown: bytes = terminal.recv()  # type: ignore[assignment]
         print(shown, forward.local_port, copy, copies, token, verdicts)
+    watch = box.files.watch("/workspace", recursive=True)
+    changed: list[str] = [change["path"] for change in watch.events()]
+    box.files.watches.start("/workspace", batchms=1)  # type: ignore[call-arg]
+    started: int = box.files.watches.list()[0]["startedAt"]
+    print(changed, started, watch.cursor, watch.exit_reason)
     with box as same:
         again: Sandbox = same.refresh().stop()
     print(created, code, names, again)

@@ -113,7 +113,6 @@ def not_built_calls():
     yield "desktop", lambda: rt.request("POST", f"/v1/sandboxes/{s.id}/desktop:start", body={})
     yield "browser", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/browser")
     yield "mcp of a sandbox", lambda: rt.request("GET", f"/v1/sandboxes/{s.id}/mcp")
-    yield "watches", lambda: s.files.watches.list()
     yield "file links", lambda: s.files.download_url("/workspace/a")
     yield "volumes of a create", lambda: rt.sandboxes.create(
         volumes=[{"volume_id": str(uuid.uuid4()), "path": "/workspace/v"}])

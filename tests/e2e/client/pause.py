@@ -1,14 +1,10 @@
 """Pause with memory, wake, and everything that pauses or wakes by itself."""
 
-import os
 import threading
 import time
-from pathlib import Path
 
 import withruntime as w
-from support import box, check, eventually, fails, host, main, raw, rt, unique
-
-DATA = Path(os.environ["RUNTIME_TEST_DATA"])
+from support import DATA, box, check, eventually, fails, host, main, raw, rt, saved, unique
 
 # A counter in memory, a timer, a server on the loopback and a file of which half is written.
 BUSY = r"""
@@ -48,13 +44,6 @@ def occupied(**fields):
 
 def count(s, word="hello"):
     return int(s.exec(["python3", "/workspace/ask.py", word], check=True).stdout)
-
-
-def saved(s):
-    """Waits until the host holds nothing of it but files: its memory is given back."""
-    name = s.id.replace("-", "")
-    eventually(lambda: list(DATA.glob(f"pool/save/{name}/gen-*")) and not (DATA / "sandboxes" / name).exists(),
-               "its memory is on the disk and nowhere else", 60)
 
 
 @check

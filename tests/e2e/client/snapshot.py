@@ -1,13 +1,8 @@
 """Snapshots, of memory and of the disk, and sandboxes made from them."""
 
-import os
-from pathlib import Path
-
 import withruntime as w
 from pause import count, occupied
-from support import box, check, eventually, fails, host, main, patience, raw, rt, together, unique
-
-DATA = Path(os.environ["RUNTIME_TEST_DATA"])
+from support import DATA, box, check, eventually, fails, host, main, patience, raw, rt, saved, together, unique
 
 
 def on_disk():
@@ -81,9 +76,7 @@ def of_one_that_is_paused_or_stopped():
     s.pause()
     hot = s.snapshot()
     assert hot["state"] == "ready" and s.refresh().state == "paused"
-    name = s.id.replace("-", "")
-    eventually(lambda: list(DATA.glob(f"pool/save/{name}/gen-*")) and not (DATA / "sandboxes" / name).exists(),
-               "its memory is on the disk and nowhere else", 60)
+    saved(s)
     cold, disk = s.snapshot(), s.snapshot(mode="disk")
     assert s.refresh().state == "paused" and cold["state"] == disk["state"] == "ready"
     assert count(s) >= before

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import withruntime as w
 from withruntime import Runtime
 
 URL, KEY = os.environ["RUNTIME_API_URL"], os.environ["RUNTIME_API_KEY"]
+DATA = Path(os.environ["RUNTIME_TEST_DATA"])
 CHECKS = {}
 
 
@@ -111,6 +113,13 @@ def eventually(look, what, seconds=15):
             return value
         assert time.monotonic() < end, f"waited {seconds} s for: {what}"
         time.sleep(0.05)
+
+
+def saved(s):
+    """Waits until the host holds nothing of it but files: its memory is given back."""
+    name = s.id.replace("-", "")
+    eventually(lambda: list(DATA.glob(f"pool/save/{name}/gen-*")) and not (DATA / "sandboxes" / name).exists(),
+               "its memory is on the disk and nowhere else", 60)
 
 
 def together(count, function):

@@ -183,6 +183,15 @@ checks! {
         who_sends_past_the_credit_is_cut_off
         a_reader_that_is_slow_loses_nothing_and_holds_up_nobody_else
         many_connections_of_one_tunnel_are_kept_apart;
+    watches:
+        each_change_inside_is_told_as_what_it_is
+        the_client_iterates_filters_lists_and_stops
+        a_watch_survives_a_pause_and_never_wakes
+        the_client_reads_on_after_a_pause
+        a_copy_with_its_memory_watches_too
+        a_watch_outlives_the_server
+        reading_is_no_use_of_the_sandbox
+        ten_thousand_directories_are_watched;
     idempotency:
         a_repeated_create_answers_the_same_sandbox
         another_request_under_the_same_key_is_refused

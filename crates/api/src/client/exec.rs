@@ -75,7 +75,7 @@ pub struct ExecStream {
 
 /// Failures in a row: how many, and since when.
 #[derive(Debug, Default)]
-struct Failing {
+pub(super) struct Failing {
     since: Option<Instant>,
     count: u32,
 }
@@ -88,8 +88,12 @@ impl Failing {
         }
     }
 
+    pub(super) fn is_failing(&self) -> bool {
+        self.count > 0
+    }
+
     /// A failure that may pass is forgotten for a while; any other is the caller's.
-    fn tolerate(&mut self, error: ClientError, now: Instant) -> Result<()> {
+    pub(super) fn tolerate(&mut self, error: ClientError, now: Instant) -> Result<()> {
         let passes = error.code == "connection_error" || error.status == 429 || error.status >= 500;
         let since = *self.since.get_or_insert(now);
         if !passes || error.server_retryable == Some(false) || now.duration_since(since) > FAILING {

@@ -20,6 +20,7 @@ mod sessions;
 mod snapshots;
 mod socket;
 mod uploads;
+mod watches;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use retry::ROOM_CODES;
 pub use sandboxes::{ListFilter, looks_like_id};
 pub use socket::{Frame, SocketSink, SocketStream, refusal};
 pub use uploads::{ArchiveDownload, ArchiveUpload, CHUNKS_AT_ONCE};
+pub use watches::WatchStream;
 
 /// How long a call may take, waiting and retries included, unless it says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(300);

@@ -1,6 +1,7 @@
 //! The words a person can type, as types. What they mean is for the commands; what is wrong with them is said by
 //! [`crate::scan`] before a request is made.
 
+pub mod files;
 pub mod local;
 pub mod previews;
 pub mod sandboxes;

@@ -4,6 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use runtime_model::State;
 
+use super::files::{CpArgs, FilesArgs, WatchArgs};
 use super::previews::{PreviewArgs, UnshareArgs};
 use super::sessions::SessionVerb;
 pub use super::values::Forward;
@@ -179,6 +180,15 @@ Examples:
 
     /// Send a signal to a process and all that it started.
     Kill(KillArgs),
+
+    /// Tell what happens to the files below a path, until Ctrl-C.
+    #[command(after_help = "\
+A pattern with a slash is for the path below PATH, one without for each name.
+
+Examples:
+  runtime sandboxes watch worker /workspace --recursive
+  runtime sandboxes watch worker /workspace --recursive --include '*.py' --exclude node_modules --json")]
+    Watch(WatchArgs),
 
     /// Reach ports of a sandbox on this machine, until Ctrl-C.
     #[command(after_help = "\
@@ -627,43 +637,6 @@ pub struct NetworkLogArgs {
     /// Only what was refused.
     #[arg(long)]
     pub refused: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct FilesArgs {
-    /// The sandbox: its id or name.
-    pub sandbox: String,
-
-    /// The directory, from / on.
-    #[arg(default_value = "/workspace")]
-    pub path: String,
-
-    /// How many levels down.
-    #[arg(long, value_parser = integer)]
-    pub depth: Option<u64>,
-
-    /// Only paths that fit, such as '**/*.py'.
-    #[arg(long, value_name = "PATTERN")]
-    pub glob: Option<String>,
-
-    /// Names that begin with a dot as well.
-    #[arg(long)]
-    pub hidden: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct CpArgs {
-    /// What to copy: a path here, or SANDBOX:/path.
-    #[arg(value_name = "FROM")]
-    pub from: String,
-
-    /// Where to: a path here, or SANDBOX:/path.
-    #[arg(value_name = "TO")]
-    pub to: String,
-
-    /// Directories with all that is in them.
-    #[arg(short, long)]
-    pub recursive: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use super::{Context, Outcome};
-use crate::args::sandboxes::CpArgs;
+use crate::args::files::CpArgs;
 use crate::failure::Failure;
 use crate::scan::UsageError;
 

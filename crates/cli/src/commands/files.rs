@@ -6,7 +6,8 @@ use runtime_api::client::Record;
 use serde_json::{Value, json};
 
 use super::{Context, Outcome};
-use crate::args::sandboxes::{CatArgs, FilesArgs};
+use crate::args::files::FilesArgs;
+use crate::args::sandboxes::CatArgs;
 use crate::failure::Failure;
 use crate::printer::plain;
 use crate::scan::UsageError;

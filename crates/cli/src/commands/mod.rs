@@ -22,6 +22,7 @@ mod show;
 mod snapshots;
 mod up;
 mod update;
+mod watch;
 
 use clap_complete::aot;
 use runtime_api::client::Client;
@@ -105,6 +106,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Ps(args) => process::ps(&context, &args.sandbox).await,
         SandboxVerb::Logs(args) => process::logs(&context, args).await,
         SandboxVerb::Kill(args) => process::kill(&context, args).await,
+        SandboxVerb::Watch(args) => watch::watch(&context, args).await,
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
         SandboxVerb::Network(args) => network::network(&context, &args).await,
         SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,

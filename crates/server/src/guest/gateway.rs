@@ -51,10 +51,7 @@ pub(crate) struct Ran {
 impl Guest {
     /// Wakes the sandbox, or waits while it starts; refuses one that is not the caller's, or is stopped.
     pub(crate) async fn reach(app: &AppState, caller: &Caller, id: &str) -> Result<Self, ApiError> {
-        if caller.read_only {
-            return Err(ApiError::new(Kind::Forbidden, "This key reads records, not what is inside a sandbox.")
-                .hint("Use a key that was made without --read-only."));
-        }
+        may_look_inside(caller)?;
         Ok(Self::of(app, app.ready(caller, id).await?))
     }
 
@@ -85,11 +82,17 @@ impl Guest {
         Surroundings::of(&self.row)
     }
 
+    /// To read what a watch saw: neither wakes the sandbox nor counts as use of it.
+    pub(crate) async fn glance(app: &AppState, caller: &Caller, id: &str) -> Result<Self, ApiError> {
+        may_look_inside(caller)?;
+        Ok(Self::of(app, app.glance(caller, id).await?))
+    }
+
     async fn ask(&self, ask: Ask) -> Result<GuestStream, Asked> {
         let mut again = true;
         loop {
             match self.node.ask(self.id, Request::new(ask.clone())).await {
-                Err(NodeError::NotRunning) if again => match self.stay.as_ref().filter(|_| self.is_away()) {
+                Err(NodeError::NotRunning) if again => match self.stay.as_ref().filter(|_| self.may_wake()) {
                     // Paused since it was reached: as if it had been reached now.
                     Some(Stay { app, ready }) => drop(app.ready_again(ready.live().clone()).await?),
                     // Paused and woken again, or gone.
@@ -100,9 +103,21 @@ impl Guest {
         }
     }
 
+    fn may_wake(&self) -> bool {
+        self.is_away() && self.stay.as_ref().is_some_and(|stay| stay.ready.is_use())
+    }
+
     /// It is paused, or on its way there or back.
     pub(crate) fn is_away(&self) -> bool {
         self.stay.as_ref().is_some_and(|stay| stay.ready.is_away())
+    }
+
+    /// Waits until it is away.
+    pub(crate) async fn away(&self) {
+        match &self.stay {
+            Some(stay) => stay.ready.away().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits while it is away. Nothing that goes on inside wakes it: whoever paused it meant that.
@@ -231,6 +246,14 @@ impl Guest {
             }
         }
     }
+}
+
+fn may_look_inside(caller: &Caller) -> Result<(), ApiError> {
+    if caller.read_only {
+        return Err(ApiError::new(Kind::Forbidden, "This key reads records, not what is inside a sandbox.")
+            .hint("Use a key that was made without --read-only."));
+    }
+    Ok(())
 }
 
 /// Whether the agent knew the process by its key from a request before this one. This one's own second asking finds the
@@ -374,7 +397,7 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
         Ok(ErrorCode::Invalid) => return ApiError::wrong(field, shown(&error.message)),
         // The whole of arguments and variables; a single one that is too long was refused before.
         Ok(ErrorCode::TooLarge) => Kind::EnvTooLarge,
-        Ok(ErrorCode::NoSuchProcess | ErrorCode::NoSuchUpload) => Kind::NotFound,
+        Ok(ErrorCode::NoSuchProcess | ErrorCode::NoSuchUpload | ErrorCode::NoSuchWatch) => Kind::NotFound,
         Ok(ErrorCode::ProcessLimit) => Kind::ProcessLimit,
         Ok(ErrorCode::CwdNotFound) => Kind::CwdNotFound,
         Ok(ErrorCode::FileNotFound) => Kind::FileNotFound,
@@ -388,6 +411,7 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
         Ok(ErrorCode::DigestMismatch) => Kind::DigestMismatch,
         Ok(ErrorCode::TransferLimit) => Kind::TransferLimit,
         Ok(ErrorCode::InvalidArchive) => Kind::InvalidArchive,
+        Ok(ErrorCode::WatchLimit) => Kind::WatchLimit,
         Ok(ErrorCode::Unsupported) => Kind::Unavailable,
         Ok(ErrorCode::Busy) => {
             let error = AskError::Guest(error);
@@ -403,6 +427,7 @@ fn from_guest(error: GuestError, field: &str) -> ApiError {
     let refusal = ApiError::new(kind, text);
     match kind {
         Kind::TransferLimit => refusal.hint("End or abort transfers that are under way, or ask again later."),
+        Kind::WatchLimit => refusal.hint("Stop watches that are not needed; 4 may go on in a sandbox at once."),
         Kind::ProcessLimit => refusal.hint("End processes that are not needed; 1,024 may live in a sandbox at once."),
         Kind::DiskFull => refusal.hint("Remove files, or use a sandbox with a larger diskMiB."),
         Kind::EnvTooLarge => refusal.hint("The kernel bounds arguments and variables; write large values to a file."),
@@ -443,6 +468,8 @@ mod tests {
             (E::DigestMismatch, 409, "digest_mismatch"),
             (E::TransferLimit, 409, "transfer_limit"),
             (E::InvalidArchive, 400, "invalid_archive"),
+            (E::NoSuchWatch, 404, "not_found"),
+            (E::WatchLimit, 409, "watch_limit"),
         ] {
             let error = from_guest(GuestError::new(code, "why"), "path");
             assert_eq!((error.status(), error.kind().code()), (status, word), "{code:?}");

@@ -1,4 +1,4 @@
-//! Routes into a sandbox: commands, processes, terminals, tunnels, files, uploads, archives.
+//! Routes into a sandbox: commands, processes, terminals, tunnels, files, uploads, archives, watches.
 //!
 //! A handler checks what was sent, takes the [`gateway`] into the sandbox, asks its agent once and converts the answer;
 //! nothing of it is kept here. Output that goes on after the answer began is a [`stream`] over pieces that [`output`]
@@ -22,6 +22,7 @@ mod terminal;
 mod tunnel;
 mod uploads;
 pub(crate) mod visit;
+mod watches;
 
 #[cfg(test)]
 mod broken_tests;
@@ -61,4 +62,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(uploads::put))
         .routes(routes!(uploads::commit))
         .routes(routes!(uploads::abort))
+        .routes(routes!(watches::start, watches::list))
+        .routes(routes!(watches::events))
+        .routes(routes!(watches::stop))
 }

@@ -230,6 +230,10 @@ pub(crate) fn is_settled(state: State) -> bool {
     matches!(state, State::Running | State::Paused | State::Stopped)
 }
 
+fn is_away(state: State) -> bool {
+    matches!(state, State::Pausing | State::Paused | State::Resuming)
+}
+
 pub(crate) fn not_found() -> ApiError {
     ApiError::new(Kind::NotFound, "There is no sandbox with this id.")
 }
@@ -240,6 +244,7 @@ pub struct Ready {
     pub id: SandboxId,
     pub row: Arc<SandboxRow>,
     live: Arc<Live>,
+    is_use: bool,
 }
 
 impl Ready {
@@ -250,7 +255,16 @@ impl Ready {
     fn new(live: Arc<Live>, row: Arc<SandboxRow>) -> Self {
         live.busy.fetch_add(1, Ordering::Relaxed);
         live.touch();
-        Self { id: live.id, row, live }
+        Self { id: live.id, row, live, is_use: true }
+    }
+
+    /// For a look that is no use of the sandbox.
+    fn glance(live: Arc<Live>, row: Arc<SandboxRow>) -> Self {
+        Self { id: live.id, row, live, is_use: false }
+    }
+
+    pub(crate) fn is_use(&self) -> bool {
+        self.is_use
     }
 
     /// Waits while the sandbox is paused, or on its way there or back: what was begun in it goes on after the wake.
@@ -270,15 +284,25 @@ impl Ready {
 
     /// It stands still, or is about to, or about to go on.
     pub(crate) fn is_away(&self) -> bool {
-        let row = self.live.peek();
-        row.is_some_and(|row| matches!(row.state, State::Pausing | State::Paused | State::Resuming))
+        self.live.peek().is_some_and(|row| is_away(row.state))
+    }
+
+    /// Waits until it is away. One whose disk alone is left, or nothing, never comes to that.
+    pub(crate) async fn away(&self) {
+        let mut rows = self.live.row.subscribe();
+        let left = rows.wait_for(|row| row.as_deref().is_some_and(|row| is_away(row.state))).await.is_ok();
+        if !left {
+            std::future::pending().await
+        }
     }
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        self.live.touch();
-        self.live.busy.fetch_sub(1, Ordering::Relaxed);
+        if self.is_use {
+            self.live.touch();
+            self.live.busy.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -299,6 +323,17 @@ impl AppState {
     pub async fn ready(&self, caller: &Caller, id: &str) -> Result<Ready, ApiError> {
         let live = self.reach(caller, id).await?;
         self.ready_again(live).await
+    }
+
+    /// The same for a look that neither wakes the sandbox nor counts as use of it: it may be paused.
+    pub(crate) async fn glance(&self, caller: &Caller, id: &str) -> Result<Ready, ApiError> {
+        let live = self.reach(caller, id).await?;
+        let row = live.row()?;
+        match row.state {
+            State::Running | State::Pausing | State::Paused | State::Resuming => Ok(Ready::glance(live, row)),
+            State::Stopping | State::Stopped => Err(stopped()),
+            State::Starting => Err(ApiError::new(Kind::SandboxNotReady, "The sandbox is still starting.")),
+        }
     }
 
     /// For one that was reached before.

@@ -111,6 +111,13 @@ async fn a_token_reaches_its_sandbox_and_nothing_else() {
     ] {
         with_token(&stack, token, method, &path, None).await.refused(403, "forbidden");
     }
+    // Of a watch the wish for a webhook is refused before anything else that is wrong.
+    let watches = format!("/v1/sandboxes/{id}/files/watches");
+    let auth = format!("Bearer {token}");
+    let start = async |body: &[u8]| send(stack.address, "POST", &watches, &[("authorization", &auth)], body).await;
+    start(br#"{"webhook": true, "path": 7, "unknown": 1}"#).await.refused(403, "forbidden");
+    start(br#"{"webhook": true, "path": "/workspace"}"#).await.refused(403, "forbidden");
+    start(br#"{"webhook": false, "path": 7}"#).await.refused(400, "invalid_request");
     for bad in ["rtsess_", "rtsess_x", &token[..token.len() - 1], &format!("{token}A"), &token.replace("sess", "cloud")]
     {
         let path = format!("/v1/sandboxes/{id}");

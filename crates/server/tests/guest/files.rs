@@ -152,8 +152,6 @@ async fn what_is_not_built_says_so() {
     for (method, path, code) in [
         ("POST", "{s}/files:link", "file_links_unavailable"),
         ("POST", "{s}/files:revoke-links", "file_links_unavailable"),
-        ("POST", "{s}/files/watches", "unavailable"),
-        ("GET", "{s}/files/watches/w/events", "unavailable"),
     ] {
         let answer = stack.request(method, path, &[], Bytes::from_static(b"{}")).await;
         assert_eq!(answer.refusal(), (501, code.to_owned()), "{method} {path}");

@@ -10,3 +10,4 @@ mod processes;
 mod sockets;
 mod stack;
 mod uploads;
+mod watches;

@@ -40,6 +40,7 @@ from ._sync.sandboxes import Sandboxes
 from ._sync.sessions import Sessions
 from ._sync.snapshots import Snapshots
 from ._sync.terminal import Terminal
+from ._sync.watches import Watch, Watches
 from ._version import __version__
 from .webhooks import WebhookVerificationError, verify_webhook
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from ._async.sessions import AsyncSessions
     from ._async.snapshots import AsyncSnapshots
     from ._async.terminal import AsyncTerminal
+    from ._async.watches import AsyncWatch, AsyncWatches
 
 VERSION = __version__
 
@@ -74,6 +76,8 @@ _ASYNCHRONOUS = {
     "AsyncSessions": "sessions",
     "AsyncSnapshots": "snapshots",
     "AsyncTerminal": "terminal",
+    "AsyncWatch": "watches",
+    "AsyncWatches": "watches",
 }
 
 
@@ -108,6 +112,8 @@ __all__ = [
     "AsyncSessions",
     "AsyncSnapshots",
     "AsyncTerminal",
+    "AsyncWatch",
+    "AsyncWatches",
     "AuthenticationError",
     "CommandError",
     "CommandResult",
@@ -136,6 +142,8 @@ __all__ = [
     "Snapshots",
     "Terminal",
     "TracedFiles",
+    "Watch",
+    "Watches",
     "WebhookVerificationError",
     "__version__",
     "verify_webhook",

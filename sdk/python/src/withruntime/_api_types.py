@@ -190,6 +190,20 @@ class FileWritten(TypedDict):
     size: int
 
 
+class WatchInfo(TypedDict):
+    """`WatchInfo` of the API."""
+
+    #: Where to read from: of a start its beginning, in a list after all that was seen.
+    cursor: int
+    id: str
+    path: str
+    #: The same as `id`: no process of the sandbox is behind it.
+    processId: str
+    #: Milliseconds since 1970.
+    startedAt: int
+    state: str
+
+
 class _SnapshotShape(TypedDict):
     diskMiB: int
     memoryMiB: int

@@ -683,6 +683,158 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/files/watches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Watches that go on. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["WatchList"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        /** Watch the files below a path. What changes after the answer is seen. */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["WatchRequest"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["WatchInfo"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/watches/{watch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Stop a watch. What it saw can be read for a while. */
+        delete: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A watch */
+                    watch: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["WatchStopped"];
+                    };
+                };
+            };
+        };
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}/files/watches/{watch}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a watch saw from a cursor on: what there is (`waitMs` to wait for more), or with `follow` all that comes. */
+        get: {
+            parameters: {
+                query?: {
+                    /** @description Where to begin; 0, all that is held, if left out */
+                    cursor?: number;
+                    /** @description How long a poll waits for something, at most 8000 */
+                    waitMs?: number;
+                    /** @description Answer a line for each thing until the watch ends */
+                    follow?: boolean;
+                };
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A watch */
+                    watch: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["WatchPoll"];
+                        "application/x-ndjson": components["schemas"]["WatchLine"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/files:chmod": {
         parameters: {
             query?: never;
@@ -2797,6 +2949,8 @@ export interface components {
              */
             user?: string | null;
         };
+        /** @enum {string} */
+        ChangeType: "create" | "write" | "remove" | "rename" | "chmod" | "access";
         ChmodRequest: {
             /**
              * @description Octal digits, like `755`.
@@ -3183,6 +3337,18 @@ export interface components {
              */
             retentionDays: number;
         };
+        FileChange: {
+            /**
+             * Format: int32
+             * @description Changes of the same kind that this one stands for, if more than one.
+             */
+            count?: number | null;
+            isDir: boolean;
+            /** @description Of a rename. */
+            oldPath?: string | null;
+            path: string;
+            type: components["schemas"]["ChangeType"];
+        };
         /** @description A file as the sandbox shows it; links are not followed. */
         FileEntry: {
             /** Format: int32 */
@@ -3426,6 +3592,8 @@ export interface components {
         };
         /** @enum {string} */
         OutputStream: "stdout" | "stderr";
+        /** @enum {string} */
+        OverflowReason: "kernel" | "rate";
         /** @description A port of a sandbox that browsers and programs reach under an address of its own. */
         Preview: {
             createdAt: components["schemas"]["Time"];
@@ -3924,6 +4092,136 @@ export interface components {
              * @description Its time limit from now on; its own if left out.
              */
             timeoutSeconds?: number | null;
+        };
+        /** @enum {string} */
+        WatchEndReason: "stopped" | "timeout" | "root-removed";
+        WatchInfo: {
+            /**
+             * Format: int64
+             * @description Where to read from: of a start its beginning, in a list after all that was seen.
+             */
+            cursor: number;
+            id: string;
+            path: string;
+            /** @description The same as `id`: no process of the sandbox is behind it. */
+            processId: string;
+            /**
+             * Format: int64
+             * @description Milliseconds since 1970.
+             */
+            startedAt: number;
+            state: components["schemas"]["WatchState"];
+        };
+        /** @description A line of a followed watch, and a notice of a poll. `cursor` is where to go on. */
+        WatchLine: {
+            /** Format: int64 */
+            cursor: number;
+            events: components["schemas"]["FileChange"][];
+            /** @enum {string} */
+            k: "events";
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            /** Format: int64 */
+            dropped?: number | null;
+            /** @enum {string} */
+            k: "overflow";
+            reason: components["schemas"]["OverflowReason"];
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            /** @enum {string} */
+            k: "limit";
+            /** Format: int32 */
+            watches: number;
+        } | {
+            /** Format: int64 */
+            bytes: number;
+            /** Format: int64 */
+            cursor: number;
+            /** @enum {string} */
+            k: "lost";
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            /** @enum {string} */
+            k: "end";
+            reason: components["schemas"]["WatchEndReason"];
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            /** @enum {string} */
+            k: "paused";
+        } | {
+            /** Format: int64 */
+            cursor: number;
+            /** @enum {string} */
+            k: "continue";
+        } | {
+            code: string;
+            /** Format: int64 */
+            cursor: number;
+            hint?: string | null;
+            /** @enum {string} */
+            k: "failure";
+            message: string;
+            requestId: string;
+            /** Format: int32 */
+            status: number;
+        };
+        WatchList: {
+            data: components["schemas"]["WatchInfo"][];
+        };
+        WatchPoll: {
+            /** @description Nothing more comes. */
+            ended: boolean;
+            events: components["schemas"]["FileChange"][];
+            /**
+             * Format: int64
+             * @description Bytes of what was seen that are no longer held.
+             */
+            lostBytes: number;
+            /** Format: int64 */
+            nextCursor: number;
+            /** @description Everything but events. */
+            notices: components["schemas"]["WatchLine"][];
+        };
+        WatchRequest: {
+            /**
+             * Format: int32
+             * @description Changes are collected for so long after the first; 100 if left out.
+             */
+            batchMs?: number | null;
+            /** @description All but `access` if left out. */
+            events?: components["schemas"]["ChangeType"][] | null;
+            /** @description A directory that matches is left out with all below. */
+            exclude?: string[] | null;
+            /** @description Its name; one is made if left out. */
+            id?: string | null;
+            /** @description Patterns; one with a slash is for the path below `path`, one without for each name. */
+            include?: string[] | null;
+            /**
+             * Format: int32
+             * @description Directories that are looked at, at most.
+             */
+            maxWatches?: number | null;
+            /** @description Absolute: a directory, or one file. */
+            path: string;
+            /** @description All directories below, too. */
+            recursive?: boolean;
+            /**
+             * Format: int64
+             * @description One hour if left out, 0 until stopped.
+             */
+            timeoutMs?: number | null;
+            /** @description Not on this server. */
+            webhook?: boolean | null;
+        };
+        /** @enum {string} */
+        WatchState: "running" | "ended";
+        WatchStopped: {
+            /** @description False: it had ended. */
+            stopped: boolean;
         };
     };
     responses: never;

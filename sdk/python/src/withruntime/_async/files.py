@@ -17,8 +17,9 @@ from .._errors import NotFoundError, RuntimeError
 from .._fields import given
 from .._source import PART_BYTES, Source
 from .._wire import segment
-from ._transport import AsyncAnswer, Cut
+from ._transport import AsyncAnswer, AsyncTransport, Cut
 from .archives import AsyncArchives
+from .watches import AsyncWatch, AsyncWatches
 
 _PARTS_AT_ONCE = 8
 _READS = 3
@@ -26,6 +27,15 @@ _READS = 3
 
 class AsyncFiles(AsyncArchives):
     """``sandbox.files``."""
+
+    def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
+        super().__init__(transport, sandbox_id)
+        #: Its watches.
+        self.watches = AsyncWatches(transport, sandbox_id)
+
+    async def watch(self, path: str, **options: Any) -> AsyncWatch:
+        """Watches a folder or a file, as ``watches.start`` does, with the same options."""
+        return await self.watches.start(path, **options)
 
     async def read(self, path: str) -> bytes:
         """A file's bytes, any size, in memory.

@@ -18,8 +18,9 @@ from .._errors import NotFoundError, RuntimeError
 from .._fields import given
 from .._source import PART_BYTES, Source
 from .._wire import segment
-from ._transport import Answer, Cut
+from ._transport import Answer, Transport, Cut
 from .archives import Archives
+from .watches import Watch, Watches
 
 _PARTS_AT_ONCE = 8
 _READS = 3
@@ -27,6 +28,15 @@ _READS = 3
 
 class Files(Archives):
     """``sandbox.files``."""
+
+    def __init__(self, transport: Transport, sandbox_id: str) -> None:
+        super().__init__(transport, sandbox_id)
+        #: Its watches.
+        self.watches = Watches(transport, sandbox_id)
+
+    def watch(self, path: str, **options: Any) -> Watch:
+        """Watches a folder or a file, as ``watches.start`` does, with the same options."""
+        return self.watches.start(path, **options)
 
     def read(self, path: str) -> bytes:
         """A file's bytes, any size, in memory.
