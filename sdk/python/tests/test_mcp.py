@@ -142,6 +142,17 @@ def test_a_sandbox_lives_by_tools_alone(server: Server, form: str) -> None:
         stat = await tools.call("runtime_sandboxes_files_manage", id=box, action="stat", path="nothing")
         assert stat["exists"] is False
 
+        watch = await tools.call("runtime_sandboxes_files_watch", id=box, action="start", path=".", include=["*.txt"])
+        await tools.call("runtime_sandboxes_files_write", id=box, path="seen.txt", content="x")
+        at = {"id": box, "watchId": watch["id"]}
+        seen = await tools.call("runtime_sandboxes_files_watch", **at, action="read", cursor=0, waitMs=8000)
+        assert [(one["type"], one["path"]) for one in seen["events"]] == [("create", "/workspace/seen.txt")]
+        again = await tools.call("runtime_sandboxes_files_watch", **at, action="read", cursor=seen["nextCursor"])
+        assert again["events"] == []
+        listed = await tools.call("runtime_sandboxes_files_watch", id=box, action="list")
+        assert [one["id"] for one in listed["data"]] == [watch["id"]]
+        assert (await tools.call("runtime_sandboxes_files_watch", **at, action="stop"))["stopped"] is True
+
         started = await tools.call("runtime_sandboxes_exec", id=box, command="sleep 300", background=True)
         process = started["processId"]
 

@@ -58,6 +58,15 @@ export {
   type WriteFileOptions,
   type WriteStreamOptions,
 } from "./files/files.js";
+export {
+  FollowedWatch,
+  Watch,
+  Watches,
+  type FollowedWatchOptions,
+  type WatchExit,
+  type WatchNotice,
+  type WatchOptions,
+} from "./files/watch.js";
 export type { ArchiveOptions, UnarchiveOptions } from "./files/archive.js";
 export type { CopyOptions } from "./files/local.js";
 export type { FileData, FileStream } from "./files/pieces.js";
@@ -95,6 +104,8 @@ export type {
   CreateSandbox,
   CreateSession,
   DeletedSandbox,
+  FileChange,
+  FileChangeType,
   FileEntry,
   FileStat,
   ForkSandbox,
@@ -119,5 +130,6 @@ export type {
   SnapshotState,
   TakeSnapshot,
   UpdateSandbox,
+  WatchInfo,
   UpdateSnapshot,
 } from "./types.js";

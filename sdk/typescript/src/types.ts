@@ -208,6 +208,15 @@ export type PtySize = Schema["PtySize"];
 /** A file as the sandbox shows it; links are not followed. */
 export type FileEntry = Schema["FileEntry"];
 
+/** A change to a file; a `rename` has its `oldPath`, and one that stands for several a `count`. */
+export type FileChange = Schema["FileChange"];
+
+/** What may happen to a file. */
+export type FileChangeType = Schema["ChangeType"];
+
+/** A watch as the server has it. */
+export type WatchInfo = Schema["WatchInfo"];
+
 /** What is at a path. */
 export type FileStat = (FileEntry & { exists: true }) | { exists: false; path: string };
 

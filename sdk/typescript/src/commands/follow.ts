@@ -85,7 +85,7 @@ class Follower {
       let spoke = false;
       let last: Last | undefined;
       try {
-        for await (const line of lines(source, isFirst ? undefined : SILENCE_MS, this.#options)) {
+        for await (const line of linesOf(source, isFirst ? undefined : SILENCE_MS, this.#options)) {
           spoke = true;
           if (line["type"] !== "continue" && line["type"] !== "error") this.#isWell();
           last = yield* this.#take(line);
@@ -220,10 +220,10 @@ class Follower {
 }
 
 /** The lines of a connection until its body ends; what cuts it is thrown as a connection error. */
-async function* lines(
+export async function* linesOf(
   source: Opened,
   silenceMs: number | undefined,
-  { transport, signal }: FollowOptions,
+  { transport, signal }: Pick<FollowOptions, "transport" | "signal">,
 ): AsyncGenerator<Record<string, unknown>, void, undefined> {
   const reader = source.body.getReader();
   const split = new Lines();
@@ -266,11 +266,13 @@ function count(value: unknown): number | undefined {
   return typeof value === "number" && Number.isSafeInteger(value) && value >= 0 ? value : undefined;
 }
 
-function dropped(message: string): ConnectionError {
+/** A connection that ended before it should. */
+export function dropped(message: string): ConnectionError {
   return new ConnectionError({ code: "connection_error", message });
 }
 
-function stopped(signal: AbortSignal | undefined): ConnectionError {
+/** Reading was ended by its caller. */
+export function stopped(signal: AbortSignal | undefined): ConnectionError {
   const message = "reading the output was cancelled by its signal";
   return new ConnectionError({ code: "timeout", message, cause: signal?.reason });
 }

@@ -6,13 +6,14 @@ import { utf8 } from "../commands/bytes.js";
 import type { Place } from "../commands/exec.js";
 import { path } from "../transport/path.js";
 import type { RequestOptions, Transport } from "../transport/transport.js";
-import type { FileEntry, FileStat, Schema } from "../types.js";
+import type { FileChange, FileEntry, FileStat, Schema } from "../types.js";
 import { archive, unarchive, type ArchiveOptions, type UnarchiveOptions } from "./archive.js";
 import { download, downloadStream } from "./download.js";
 import { downloadLocal, uploadLocal, type CopyOptions } from "./local.js";
 import type { FileData, FileStream } from "./pieces.js";
 import { writeStream } from "./stream.js";
 import { upload, type Source } from "./upload.js";
+import { FollowedWatch, Watches, type FollowedWatchOptions } from "./watch.js";
 
 /** How {@link Files.write} writes. */
 export interface WriteFileOptions extends RequestOptions {
@@ -64,6 +65,8 @@ export interface RenameOptions extends RequestOptions {
  * {@link ConflictError} `is_a_directory`, `not_a_directory` or `disk_full` where that is what happened.
  */
 export class Files {
+  /** What happens to them, read when the caller wants to. */
+  readonly watches: Watches;
   readonly #transport: Transport;
   readonly #sandboxId: string;
   readonly #place: Place;
@@ -71,6 +74,7 @@ export class Files {
   /** @internal */
   constructor(transport: Transport, sandboxId: string) {
     this.#place = { transport, sandboxId };
+    this.watches = new Watches(this.#place);
     this.#transport = transport;
     this.#sandboxId = sandboxId;
   }
@@ -207,6 +211,20 @@ export class Files {
   /** @param mode - Octal digits, like `"755"`. */
   async chmod(file: string, mode: string, options?: RequestOptions): Promise<void> {
     await this.#change("chmod", { path: file, mode }, options);
+  }
+
+  /**
+   * Calls `onEvent` with each change below a path, one after the other, until {@link FollowedWatch.stop}, its time limit,
+   * or a pause or the end of the sandbox. Only what changes after this has resolved is seen. It keeps a program alive.
+   *
+   * @throws {@link NotFoundError} `file_not_found`; {@link ConflictError} `watch_limit`: four go on.
+   */
+  async watch(
+    watched: string,
+    onEvent: (change: FileChange) => unknown,
+    options: FollowedWatchOptions = {},
+  ): Promise<FollowedWatch> {
+    return new FollowedWatch(await this.watches.start(watched, options), onEvent, options);
   }
 
   async #change<Answer>(verb: string, body: unknown, options?: RequestOptions): Promise<Answer> {

@@ -5,7 +5,7 @@
  */
 
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
-import { existsSync, mkdirSync, openSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, openSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestProject } from "vitest/node";
@@ -57,9 +57,11 @@ export default async function setup(project: TestProject): Promise<() => Promise
   return async () => {
     const runtime = new Runtime({ baseUrl: at, apiKey: owner });
     for await (const sandbox of runtime.sandboxes.list({ includeStopped: true })) await sandbox.delete();
-    // A deletion is answered before it is done.
-    await until(DOWN_MS, () => !existsSync(join(data, "sandboxes")) || isEmpty(join(data, "sandboxes")));
+    // A deletion is answered before it is done. What stands ready for others goes with the server.
+    const spares = (): string[] => names(join(data, "spares"));
+    await until(DOWN_MS, () => names(join(data, "sandboxes")).every((id) => spares().includes(id)));
     await stop(server);
+    await until(DOWN_MS, () => names(join(data, "sandboxes")).length === 0);
     remove(data);
     rmSync(log, { force: true });
   };
@@ -92,8 +94,8 @@ function remove(data: string): void {
   rmSync(data, { recursive: true, force: true });
 }
 
-function isEmpty(dir: string): boolean {
-  return execFileSync("ls", ["-A", dir], { encoding: "utf8" }).trim() === "";
+function names(dir: string): string[] {
+  return existsSync(dir) ? readdirSync(dir) : [];
 }
 
 async function until(ms: number, done: () => boolean): Promise<void> {

@@ -3,7 +3,9 @@
 use axum::http::Method;
 
 use super::kind::Kind;
-use super::{CHANGES, DAY_MS, ID, KEY, READS, REPLACES, Route, Shape, Tool, Work, arg, get, needed, post, text};
+use super::{
+    ADDS, CHANGES, DAY_MS, ID, KEY, READS, REPLACES, Route, Shape, Tool, Work, arg, delete, get, needed, post, text,
+};
 
 pub(super) const TOOLS: &[Tool] = &[
     Tool {
@@ -157,6 +159,49 @@ pub(super) const TOOLS: &[Tool] = &[
             ),
             ("remove", post("/v1/sandboxes/{id}/files:remove", &[("path", "path"), ("recursive", "recursive")], 0)),
             ("chmod", post("/v1/sandboxes/{id}/files:chmod", &[("path", "path"), ("mode", "mode")], 0)),
+        ]),
+    },
+    Tool {
+        name: "runtime_sandboxes_files_watch",
+        title: "Watch files",
+        about: "What happens to files while something else goes on: start answers the watch's `id` and a `cursor`, read \
+                answers the changes since a cursor and `nextCursor` to go on with, list shows the watches that go on, stop \
+                ends one. Notices say where not everything was told; look at the files themselves then.",
+        hints: ADDS,
+        args: &[
+            ID,
+            needed("action", Kind::OneOf(&["start", "read", "list", "stop"]), "What to do."),
+            text("path", "start: the file or folder, absolute or below /workspace."),
+            arg("recursive", Kind::Bool, "start: with all folders below."),
+            arg("include", Kind::Texts, "start: only what matches one of these, like *.py."),
+            arg("exclude", Kind::Texts, "start: nothing that matches one of these, like node_modules."),
+            arg("timeoutMs", Kind::Int(0, DAY_MS), "start: it ends by itself after so long; an hour if left out, 0 never."),
+            text("watchId", "read, stop: which one."),
+            arg("cursor", Kind::Int(0, 1 << 53), "read: where to go on; 0 is its beginning."),
+            arg("waitMs", Kind::Int(0, 8000), "read: wait so long for a change if there is none yet."),
+            KEY,
+        ],
+        work: Work::Actions(&[
+            (
+                "start",
+                post(
+                    "/v1/sandboxes/{id}/files/watches",
+                    &[
+                        ("path", "path"),
+                        ("recursive", "recursive"),
+                        ("include", "include"),
+                        ("exclude", "exclude"),
+                        ("timeoutMs", "timeoutMs"),
+                    ],
+                    0,
+                ),
+            ),
+            (
+                "read",
+                get("/v1/sandboxes/{id}/files/watches/{watchId}/events", &[("cursor", "cursor"), ("waitMs", "waitMs")]),
+            ),
+            ("list", get("/v1/sandboxes/{id}/files/watches", &[])),
+            ("stop", delete("/v1/sandboxes/{id}/files/watches/{watchId}")),
         ]),
     },
 ];

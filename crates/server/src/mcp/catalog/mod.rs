@@ -121,7 +121,6 @@ const DAY_MS: u64 = 86_400_000;
 
 /// The last words of tool names whose product this server does not serve; asked for, they are told from what never was.
 const UNSERVED: &[&str] = &[
-    "runtime_sandboxes_files_watch",
     "runtime_sandboxes_interpreter_run",
     "runtime_sandboxes_interpreter_contexts",
     "runtime_sandboxes_mounts",
