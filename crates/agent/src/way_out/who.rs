@@ -36,7 +36,7 @@ pub(super) async fn find(agent: &Arc<Agent>, local: SocketAddr, peer: SocketAddr
 
 fn look(agent: &Agent, local: SocketAddr, peer: SocketAddr) -> Option<Who> {
     let inode = ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|table| inode(&read(table)?, peer, local))?;
-    let pid = holder(&format!("socket:[{inode}]"))?;
+    let pid = holder(&format!("socket:[{inode}]"), MAX_LINKS)?;
     let program = read(&format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
     let process_id = memory::owner(agent, pid).map(|proc| proc.id.clone()).unwrap_or_default();
     Some(Who { pid, program, process_id })
@@ -62,8 +62,9 @@ fn inode(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u64> {
     })
 }
 
-/// The youngest process that holds it: who connects has mostly just begun.
-fn holder(link: &str) -> Option<i32> {
+/// The youngest process that holds it, found before more than `most` links were looked at: who connects has mostly just
+/// begun.
+fn holder(link: &str, most: usize) -> Option<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mut pids: Vec<i32> = std::fs::read_dir("/proc")
         .ok()?
@@ -77,7 +78,7 @@ fn holder(link: &str) -> Option<i32> {
         let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for fd in fds.flatten() {
             looked += 1;
-            if looked > MAX_LINKS {
+            if looked > most {
                 return None;
             }
             if std::fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str().as_bytes() == link.as_bytes()) {
@@ -115,7 +116,10 @@ mod tests {
         let (served, peer) = listener.accept().unwrap();
         let mut child = std::process::Command::new("cat").stdin(std::os::fd::OwnedFd::from(client)).spawn().unwrap();
         let inode = inode(&read("/proc/net/tcp").unwrap(), peer, address).unwrap();
-        assert_eq!(holder(&format!("socket:[{inode}]")), i32::try_from(child.id()).ok());
+        let link = format!("socket:[{inode}]");
+        // This host has processes of others, with any number of links.
+        assert_eq!(holder(&link, usize::MAX), i32::try_from(child.id()).ok());
+        assert_eq!(holder(&link, 0), None);
         drop(served);
         child.wait().unwrap();
     }

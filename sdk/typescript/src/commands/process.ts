@@ -104,12 +104,29 @@ export class Process {
     return follow({ ...this.#place, processId: this.id, signal, ...(cursor === undefined ? {} : { cursor }) });
   }
 
-  /** As {@link Process.output}, as bytes: for output that is no text. Gaps show in the offsets. */
+  /**
+   * As {@link Process.output}, as bytes: for output that is no text, of a process that was spawned with `outputEncoding`
+   * `"base64"`. Gaps show in the offsets.
+   *
+   * @throws {@link RuntimeError} `binary_output_unavailable`: it was spawned with another encoding;
+   * `invalid_process_output`: what came is no base64.
+   */
   async *outputBytes(options: OutputOptions = {}): AsyncGenerator<OutputBytes, void, undefined> {
+    if (this.#info.outputEncoding !== "base64") {
+      throw new RuntimeError({
+        code: "binary_output_unavailable",
+        message: "the exact bytes of this process are not kept",
+        hint: 'Spawn it with outputEncoding: "base64".',
+      });
+    }
     for await (const event of this.output(options)) {
       if (event.type !== "stdout" && event.type !== "stderr") continue;
-      const { type: stream, offset, base64, data } = event;
-      yield { stream, offset, data: (base64 === undefined ? undefined : fromBase64(base64)) ?? utf8(data) };
+      const { type: stream, offset, base64 } = event;
+      const data = base64 === undefined ? undefined : fromBase64(base64);
+      if (data === undefined) {
+        throw new RuntimeError({ code: "invalid_process_output", message: "a piece of output is no base64" });
+      }
+      yield { stream, offset, data };
     }
   }
 
@@ -158,7 +175,7 @@ export class Process {
       const taken = answer.offset - offset;
       if (!Number.isSafeInteger(taken) || taken < 0 || taken > piece.length) {
         throw new RuntimeError({
-          code: "invalid_answer",
+          code: "invalid_process_output",
           message: `the server took ${String(taken)} of ${String(piece.length)} bytes`,
         });
       }

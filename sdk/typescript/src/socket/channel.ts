@@ -33,7 +33,7 @@ export interface Channel extends Wire {
 export async function openChannel(transport: Transport, options: ChannelOptions): Promise<Channel> {
   const { path, query, signal, refusedCode, onBytes, onMessage, onEnd } = options;
   if (signal?.aborted === true) throw cancelled(path, signal);
-  const { url, headers } = transport.socket(path, query);
+  const { url, headers, open } = transport.socket(path, query);
   return await new Promise<Channel>((resolve, reject) => {
     let ready = false;
     let hasFailed = false;
@@ -55,7 +55,7 @@ export async function openChannel(transport: Transport, options: ChannelOptions)
       reject(error);
       wire.close();
     };
-    const wire = opened(settled, url, headers, {
+    const wire = opened(settled, url, headers, open, {
       onFrame: (frame) => {
         if (typeof frame !== "string") {
           if (ready) onBytes(frame);

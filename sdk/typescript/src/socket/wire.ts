@@ -1,9 +1,10 @@
 /**
  * A WebSocket with an `Authorization` header: the platform's own where there is one that takes headers (Node.js 22, Bun),
- * else one over Node's HTTP client. Those of browsers take none, and session tokens reach no socket.
+ * else one over Node's HTTP client; through a proxy that of undici. Those of browsers take none, and session tokens reach no socket.
  */
 
 import { RuntimeError } from "../errors.js";
+import type { Through } from "../transport/proxy.js";
 import { upgrade } from "./upgrade.js";
 
 /** The largest message that is taken from a server. */
@@ -32,18 +33,31 @@ export interface Wire {
 }
 
 /** Begins to open a socket. Nothing can be sent before the first frame came. */
-export function openWire(url: string, headers: Record<string, string>, events: WireEvents): Wire {
-  if (typeof globalThis.WebSocket === "function") return platform(url, headers, events);
+export function openWire(
+  url: string,
+  headers: Record<string, string>,
+  open: Through["socket"] | undefined,
+  events: WireEvents,
+): Wire {
+  if (open !== undefined) return platform(url, headers, open, events);
+  if (typeof globalThis.WebSocket === "function") return platform(url, headers, ownSocket, events);
   const made = upgrade(url, headers, events);
   if (made !== undefined) return made;
   throw unsupported();
 }
 
-function platform(url: string, headers: Record<string, string>, { onFrame, onEnd }: WireEvents): Wire {
+/** Beyond the standard; a browser takes the object for the name of a protocol and throws. */
+const ownSocket: Through["socket"] = (url, headers) => new WebSocket(url, { headers } as unknown as string[]);
+
+function platform(
+  url: string,
+  headers: Record<string, string>,
+  open: Through["socket"],
+  { onFrame, onEnd }: WireEvents,
+): Wire {
   let socket: WebSocket;
   try {
-    // Beyond the standard; a browser takes the object for the name of a protocol and throws.
-    socket = new WebSocket(url, { headers } as unknown as string[]);
+    socket = open(url, headers);
   } catch (cause) {
     throw unsupported(cause);
   }

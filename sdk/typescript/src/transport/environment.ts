@@ -24,6 +24,18 @@ export function builtin(name: string): unknown {
   return nodeProcess()?.getBuiltinModule?.(name);
 }
 
+/** A package that is needed on Node.js alone; bundlers for browsers do not see it. */
+export function nodePackage(name: string): unknown {
+  const module = builtin("node:module") as { createRequire: (from: string) => (name: string) => unknown } | undefined;
+  return module?.createRequire(import.meta.url)(name);
+}
+
+/** Whether this is Node.js itself: Bun, which has its modules, knows proxies by itself. */
+export function isNode(): boolean {
+  const versions = (globalThis as { process?: { versions?: Record<string, string | undefined> } }).process?.versions;
+  return versions?.["node"] !== undefined && versions["bun"] === undefined;
+}
+
 /** Whether the marker of a sandbox's inside is there. */
 export function isInsideSandbox(): boolean {
   const files = builtin("node:fs") as { existsSync: (path: string) => boolean } | undefined;

@@ -12,6 +12,8 @@ import { Gate, type Release } from "./gate.js";
 import { newKey } from "./key.js";
 import { apiOrigin } from "./origin.js";
 import { encodeQuery, type Query } from "./path.js";
+import { through, type Through } from "./proxy.js";
+import { savedKey } from "./saved.js";
 import { Retry } from "./retry.js";
 import { sleep } from "./sleep.js";
 
@@ -41,7 +43,7 @@ export type CapacityWait = (refusal: RuntimeError, waitMs: number) => void;
 
 /** How a client reaches its server. */
 export interface TransportOptions {
-  /** Default: the variable `RUNTIME_API_KEY`. */
+  /** Default: the variable `RUNTIME_API_KEY`, else that of a saved login. */
   apiKey?: string | undefined;
   /** The server's origin. Default: the variable `RUNTIME_API_URL`, else the public service. */
   baseUrl?: string | undefined;
@@ -97,16 +99,22 @@ export class Transport {
   readonly waitForCapacityMs: number;
   readonly #apiKey: string | undefined;
   readonly #fetch: typeof fetch;
+  readonly #through: Through | undefined;
   readonly #timeoutMs: number;
   readonly #maxRetries: number;
   readonly #gate: Gate;
 
-  /** @throws {@link RuntimeError} `invalid_request`: the address is not an origin, or an option is out of range. */
+  /**
+   * @throws {@link RuntimeError} `invalid_request`: the address is not an origin, or an option is out of range;
+   * `invalid_proxy`: `HTTPS_PROXY` names no proxy that can be used.
+   */
   constructor(options: TransportOptions = {}) {
     this.origin = apiOrigin(options.baseUrl);
-    this.#apiKey = options.apiKey ?? environmentVariable("RUNTIME_API_KEY");
+    const named = options.apiKey ?? environmentVariable("RUNTIME_API_KEY");
+    this.#apiKey = named === undefined || named === "" ? savedKey(this.origin) : named;
+    this.#through = options.fetch === undefined ? through(this.origin) : undefined;
     // Called without a receiver, as browsers demand.
-    const send = options.fetch ?? globalThis.fetch;
+    const send = options.fetch ?? this.#through?.fetch ?? globalThis.fetch;
     this.#fetch = (input, init) => send(input, init);
     this.#timeoutMs = atLeast(0, "timeoutMs", options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
     this.#maxRetries = atLeast(0, "maxRetries", options.maxRetries ?? DEFAULT_MAX_RETRIES);
@@ -189,9 +197,12 @@ export class Transport {
   }
 
   /** Where a WebSocket goes, and with which headers. @internal */
-  socket(path: string, query?: Query): { url: string; headers: Record<string, string> } {
+  socket(
+    path: string,
+    query?: Query,
+  ): { url: string; headers: Record<string, string>; open: Through["socket"] | undefined } {
     const url = `${this.origin.replace(/^http/, "ws")}${path}${encodeQuery(query)}`;
-    return { url, headers: this.#who() };
+    return { url, headers: this.#who(), open: this.#through?.socket };
   }
 
   #headers(call: Call, key: string | undefined): Record<string, string> {

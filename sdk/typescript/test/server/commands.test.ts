@@ -185,7 +185,11 @@ describe("processes", () => {
   });
 
   test("say bytes that are no text", async () => {
-    const process = await sandbox.spawn("printf '\\377\\000\\376'; printf ok >&2");
+    const line = "printf '\\377\\000\\376'; printf ok >&2";
+    const other = await sandbox.spawn(line);
+    const refused = await failure(other.outputBytes().next(), RuntimeError);
+    expect(refused.code).toBe("binary_output_unavailable");
+    const process = await sandbox.spawn(line, { outputEncoding: "base64" });
     const bytes: Record<"stdout" | "stderr", number[]> = { stdout: [], stderr: [] };
     for await (const { stream, data } of process.outputBytes()) bytes[stream].push(...data);
     expect(bytes).toEqual({ stdout: [255, 0, 254], stderr: [111, 107] });
