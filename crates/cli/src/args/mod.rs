@@ -67,7 +67,7 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: watch, resize."
+Not in this version: resize."
     )]
     Sandboxes {
         #[command(subcommand)]
