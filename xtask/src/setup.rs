@@ -18,6 +18,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("chromium", "the browser whose pages use the TypeScript client"),
     ("curl", "a second HTTP client for tests of framing"),
     ("git", "what tests of the base image clone from"),
+    ("openssh-client", "what people log in to sandboxes with"),
     ("iproute2", "network namespaces, for tests of the way out"),
     ("python3", "the public client under test"),
     ("python3-venv", "its own environment for that client"),

@@ -19,6 +19,7 @@ mod runner;
 mod serve;
 mod setup;
 mod shutdown;
+mod ssh;
 mod stage1;
 mod sudo;
 

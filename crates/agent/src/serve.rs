@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::log;
 use crate::process::requests;
-use crate::{Agent, archive, connect, files, identity, memory, setup, shutdown, uploads, watches};
+use crate::{Agent, archive, connect, files, identity, memory, setup, shutdown, ssh, uploads, watches};
 
 /// Streams the host may have open: a process, its reader and a write for each, and as many file requests.
 const MAX_STREAMS: usize = 4096;
@@ -180,6 +180,10 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
         }
         Ask::FollowWatch(wanted) => watches::follow(agent, wanted, stream).await?,
         Ask::StopWatch(wanted) => watches::stop(agent, &wanted.watch_id).await?,
+        Ask::Ssh(wanted) => {
+            ssh::serve(agent, wanted, stream).await?;
+            return Ok(None);
+        }
         Ask::SetNetwork(wanted) => {
             agent.way_out.tell(wanted.way_out);
             done()

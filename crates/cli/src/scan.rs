@@ -56,7 +56,7 @@ pub(crate) fn wants_json(words: &[String]) -> bool {
 /// `words` without the program's name.
 pub(crate) fn scan(words: &[String], tree: &Command) -> Scanned {
     let before = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    let mut scan = Scan { command: tree, path: Vec::new(), out: vec!["runtime".into()], mistake: None };
+    let mut scan = Scan { command: tree, path: Vec::new(), out: vec!["runtime".into()], mistake: None, settled: false };
     let help = scan.read(&words[..before]);
     match (help, scan.mistake) {
         (Asked::Help(path), None | Some(_)) => return Scanned::Help(path),
@@ -70,7 +70,7 @@ pub(crate) fn scan(words: &[String], tree: &Command) -> Scanned {
         }
         return Scanned::Refused(UsageError::new("a command line cannot begin with `--`").hint("See: runtime help"));
     }
-    if scan.command.has_subcommands() {
+    if scan.command.has_subcommands() && !takes_words(scan.command) {
         let verbs: Vec<&str> = scan.command.get_subcommands().map(Command::get_name).collect();
         let name = full_name(&scan.path);
         return Scanned::Refused(
@@ -94,6 +94,8 @@ struct Scan<'a> {
     out: Vec<String>,
     /// The first one; reading goes on, since help may still be asked for.
     mistake: Option<UsageError>,
+    /// A word was none of the verbs, where it need not be one: no verb follows.
+    settled: bool,
 }
 
 impl Scan<'_> {
@@ -114,9 +116,12 @@ impl Scan<'_> {
                 self.option(long, &mut rest);
             } else if is_short_option(word) {
                 self.mistake(unknown_option(word, self.command, &self.path));
-            } else if self.command.has_subcommands() {
+            } else if self.command.has_subcommands() && !self.settled {
                 if word == "help" {
                     asked = Asked::Help(Vec::new());
+                } else if takes_words(self.command) && !self.command.get_subcommands().any(|sub| has_name(sub, word)) {
+                    self.settled = true;
+                    self.out.push(word.clone());
                 } else {
                     self.verb(word);
                 }
@@ -187,6 +192,11 @@ impl Scan<'_> {
         };
         self.out.push(format!("--{name}={value}"));
     }
+}
+
+/// A command with verbs that means something without one.
+fn takes_words(command: &Command) -> bool {
+    command.get_positionals().next().is_some()
 }
 
 fn has_name(command: &Command, word: &str) -> bool {

@@ -15,6 +15,9 @@ pub(crate) struct Surroundings {
     /// `$XDG_DATA_HOME/runtime`, if there is a home.
     own_dir: Option<PathBuf>,
     system_dir: PathBuf,
+    pub(crate) home: Option<PathBuf>,
+    /// Where this user's programs keep their settings.
+    pub(crate) config_dir: Option<PathBuf>,
 }
 
 impl Surroundings {
@@ -29,6 +32,8 @@ impl Surroundings {
             root: rustix::process::geteuid().is_root(),
             own_dir: own_dir.map(|dir| dir.join("runtime")),
             system_dir: SYSTEM_DIR.into(),
+            home: path("HOME"),
+            config_dir: path("XDG_CONFIG_HOME").or_else(|| path("HOME").map(|home| home.join(".config"))),
         }
     }
 
@@ -55,6 +60,8 @@ impl Surroundings {
             root,
             own_dir: own_dir.map(Path::to_path_buf),
             system_dir: system_dir.to_path_buf(),
+            home: None,
+            config_dir: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use super::*;
 use crate::args::sandboxes::SandboxVerb;
+use crate::args::ssh::SshVerb;
 
 fn words(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
@@ -114,6 +115,29 @@ fn a_preview_is_shared_or_its_token_replaced() {
 }
 
 #[test]
+fn ssh_takes_a_sandbox_or_a_verb() {
+    let ssh = |line: &[&str]| match verb(&[&["sandboxes", "ssh"], line].concat()) {
+        SandboxVerb::Ssh(args) => args,
+        other => panic!("{other:?}"),
+    };
+    let plain = ssh(&["worker"]);
+    assert_eq!((plain.sandbox.as_deref(), plain.command.len(), plain.verb.is_none()), (Some("worker"), 0, true));
+    let line = ssh(&["worker.runtime", "--", "ls", "-la", "config"]);
+    assert_eq!((line.sandbox.as_deref(), line.command), (Some("worker.runtime"), words(&["ls", "-la", "config"])));
+    assert!(ssh(&[]).verb.is_none() && ssh(&[]).sandbox.is_none());
+    assert!(matches!(ssh(&["config", "--install"]).verb, Some(SshVerb::Config(args)) if args.install));
+    let proxy = ssh(&["proxy", "--key", "/k", "worker.runtime", "Worker.runtime"]);
+    assert!(matches!(proxy.verb, Some(SshVerb::Proxy(args)) if args.host == "worker.runtime" && args.typed.is_some()));
+    // A command needs its dashes, and what has the name of a verb is that.
+    assert!(mistake(&["sandboxes", "ssh", "worker", "ls"]).contains("ls"));
+    assert!(mistake(&["sandboxes", "ssh", "worker", "-L", "1"]).contains("no option -L"));
+    assert!(mistake(&["sandboxes", "ssh", "proxy"]).contains("HOST"));
+    assert!(mistake(&["ssh", "worker"]).contains("runtime sandboxes ssh"));
+    assert!(shown_help(&["sandboxes", "ssh", "config", "--help"]).contains("scp -r"));
+    assert!(shown_help(&["sandboxes", "ssh", "help"]).contains("NAME.runtime"));
+}
+
+#[test]
 fn flags_take_true_and_false_and_the_last_wins() {
     let no_wait = |line: &[&str]| match verb(line) {
         SandboxVerb::Create(create) => create.no_wait,
@@ -178,7 +202,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, network, network-log, preview, previews, unshare, session
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, ssh, network, network-log, preview, previews, unshare, session
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"

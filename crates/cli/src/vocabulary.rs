@@ -46,7 +46,6 @@ pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
     "tailscale",
     "metrics",
     "identity-token",
-    "ssh",
 ];
 
 /// Account commands and products that come later.

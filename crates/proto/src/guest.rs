@@ -96,7 +96,7 @@ pub struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
-                29, 30, 31, 32, 33"
+                29, 30, 31, 32, 33, 34"
     )]
     pub ask: Option<Ask>,
 }
@@ -202,6 +202,11 @@ pub enum Ask {
     /// Answers `Removed` once it has ended.
     #[prost(message, tag = "33")]
     StopWatch(WatchRef),
+    /// A login over SSH, to an sshd that serves this one connection. Answers `Done` once it runs, or `FILE_NOT_FOUND`
+    /// where there is none; then `Chunk`s: what it sends, and as standard error what it complains of. `Input` is sent on;
+    /// a finish is the client's end. The stream is finished once sshd has ended.
+    #[prost(message, tag = "34")]
+    Ssh(Ssh),
 }
 
 /// Agent to host, on a stream the host opened.
@@ -594,6 +599,19 @@ pub struct Resize {
 pub struct Connect {
     #[prost(uint32, tag = "1")]
     pub port: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Ssh {
+    /// The one public key that may log in: its type, a blank, its base64.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// What sshd proves itself with: a private key in OpenSSH's own format.
+    #[prost(string, tag = "2")]
+    pub host_key: String,
+    /// For sessions, over the guest's own variables.
+    #[prost(message, repeated, tag = "3")]
+    pub env: Vec<EnvVar>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Enumeration)]

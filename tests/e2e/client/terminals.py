@@ -355,7 +355,7 @@ def a_tunnel_by_hand():
     t.send(frame("e", 1))
     assert [t.hear() for _ in range(3)] == [("d", 1, b"bye"), ("e", 1, b""), ("c", 1, b"done")]
     for number, (target, reason) in enumerate([(b"tcp 7999", b"closed"), (b"tcp 10800", b"reserved"), (b"tcp 10802", b"reserved"),
-                                               (b"tcp 10853", b"reserved"), (b"ssh ssh-ed25519 AAAA", b"no-sshd")], 2):
+                                               (b"tcp 10853", b"reserved"), (b"ssh ssh-ed25519 AAAA", b"the key does not read")], 2):
         t.send(frame("o", number, target))
         assert t.hear() == ("c", number, reason), target
     for number, target in enumerate([b"tcp 0", b"tcp 70000", b"tcp -1", b"tcp +80", b"udp 53", b"", b"tcp 80 ", b"\xff", b"tcp 10.0.0.1:80"], 20):

@@ -103,17 +103,7 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, wish: Wish)
         None => pipe_ends(order, wish.stdin)?,
     };
     let mark = agent.reaper.mark();
-    let stdio = theirs.stdio(agent);
-    let mut begun = None;
-    for _ in 0..ATTEMPTS {
-        begun = begin(agent, order, stdio).await?;
-        if begun.is_some() {
-            break;
-        }
-    }
-    let Some((runner, reply, pid)) = begun else {
-        return Err(refuse(ErrorCode::Busy, "starting a process: runners are killed as they come"));
-    };
+    let (runner, reply, pid) = begin(agent, order, theirs.stdio(agent)).await?;
     drop(theirs);
     match (reply, pid) {
         (Reply::Started, Some(pid)) => {
@@ -136,13 +126,13 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, wish: Wish)
 }
 
 /// The process's ends: its standard descriptors.
-enum Theirs {
+pub(crate) enum Theirs {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal(OwnedFd),
 }
 
 impl Theirs {
-    fn stdio<'a>(&'a self, agent: &'a Agent) -> [BorrowedFd<'a>; 3] {
+    pub(crate) fn stdio<'a>(&'a self, agent: &'a Agent) -> [BorrowedFd<'a>; 3] {
         match self {
             Self::Pipes { stdin, stdout, stderr } => {
                 [stdin.as_ref().map_or(agent.pool.null(), AsFd::as_fd), stdout.as_fd(), stderr.as_fd()]
@@ -152,7 +142,7 @@ impl Theirs {
     }
 }
 
-fn pipe_ends(order: &Order, stdin: bool) -> Result<(Ends, Theirs), GuestError> {
+pub(crate) fn pipe_ends(order: &Order, stdin: bool) -> Result<(Ends, Theirs), GuestError> {
     let (stdout, stdout_theirs) = output_pipe(order)?;
     let (stderr, stderr_theirs) = output_pipe(order)?;
     let (stdin, stdin_theirs) = if stdin {
@@ -185,9 +175,23 @@ fn terminal_ends(proc: &Proc, order: &Order, size: Pty) -> Result<(Ends, Theirs)
     Ok((Ends { stdout, stderr: None, stdin: Some(stdin) }, Theirs::Terminal(theirs)))
 }
 
-/// Gives the order to a runner and hears whether it began. `None`: the runner was killed before anything ran, which a
-/// guest that kills everything does to idle ones too; another may take the order.
-async fn begin(
+/// Gives the order to a runner and hears whether it began, with the leader's pid.
+pub(crate) async fn begin(
+    agent: &Arc<Agent>,
+    order: &Order,
+    stdio: [BorrowedFd<'_>; 3],
+) -> Result<(Runner, Reply, Option<i32>), GuestError> {
+    for _ in 0..ATTEMPTS {
+        if let Some(begun) = give(agent, order, stdio).await? {
+            return Ok(begun);
+        }
+    }
+    Err(refuse(ErrorCode::Busy, "starting a process: runners are killed as they come"))
+}
+
+/// `None`: the runner was killed before anything ran, which a guest that kills everything does to idle ones too; another
+/// may take the order.
+async fn give(
     agent: &Arc<Agent>,
     order: &Order,
     stdio: [BorrowedFd<'_>; 3],
@@ -211,7 +215,7 @@ async fn begin(
     }
 }
 
-fn confused(runner: Runner) -> GuestError {
+pub(crate) fn confused(runner: Runner) -> GuestError {
     refuse(ErrorCode::Internal, format!("starting a process: the runner {} answered out of turn", runner.pid))
 }
 
@@ -381,7 +385,12 @@ pub(crate) fn candidates(name: &[u8], path: &str) -> Vec<Vec<u8>> {
 }
 
 /// The guest's own variables, those of the way out, then the caller's; a later one replaces an earlier.
-fn environment(user: User, way_out: &[(&str, &str)], extra: &[EnvVar], terminal: bool) -> Vec<(String, String)> {
+pub(crate) fn environment(
+    user: User,
+    way_out: &[(&str, &str)],
+    extra: &[EnvVar],
+    terminal: bool,
+) -> Vec<(String, String)> {
     let (name, home) = match user {
         User::Sandbox => (SANDBOX_NAME, HOME),
         User::Root => ("root", "/root"),

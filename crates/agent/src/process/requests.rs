@@ -104,7 +104,7 @@ async fn feed_until_settled(proc: &Arc<Proc>, stream: &mut Stream) -> Result<(),
 }
 
 /// The same after the host has sent all: by looking now and then.
-async fn given_up(sender: Sender) {
+pub(crate) async fn given_up(sender: Sender) {
     while !sender.is_closed() {
         tokio::time::sleep(LOOK_EVERY).await;
     }

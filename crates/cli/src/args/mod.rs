@@ -7,6 +7,7 @@ pub mod previews;
 pub mod sandboxes;
 pub mod sessions;
 pub mod snapshots;
+pub mod ssh;
 pub mod values;
 
 use clap::{Arg, ArgAction, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -66,7 +67,7 @@ Examples:
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
   runtime sandboxes ls
 
-Not in this version: watch, resize, ssh."
+Not in this version: resize."
     )]
     Sandboxes {
         #[command(subcommand)]

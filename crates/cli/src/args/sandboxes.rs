@@ -7,6 +7,7 @@ use runtime_model::State;
 use super::files::{CpArgs, FilesArgs, WatchArgs};
 use super::previews::{PreviewArgs, UnshareArgs};
 use super::sessions::SessionVerb;
+use super::ssh::SshArgs;
 pub use super::values::Forward;
 use super::values::{
     Limit, OnOff, VolumeAt, dollars, dollars_or_none, env_name, env_pair, forward, integer, pair, volume,
@@ -198,6 +199,18 @@ Examples:
   runtime sandboxes port-forward worker 8000
   runtime sandboxes port-forward worker 5433:5432 8080:80")]
     PortForward(ForwardArgs),
+
+    /// Log in to a sandbox with this machine's OpenSSH, or run a command in it that way.
+    #[command(after_help = "\
+`ssh` runs OpenSSH with a key made for this connection. The exit code is the command's, or 255 if there was none. \
+`ssh config --install` has scp, rsync, git and editors reach sandboxes as NAME.runtime.
+
+Examples:
+  runtime sandboxes ssh worker
+  runtime sandboxes ssh worker -- 'cd src && make'
+  tar c . | runtime sandboxes ssh worker -- tar x -C /workspace/src
+  runtime sandboxes ssh config --install && scp data.csv worker.runtime:")]
+    Ssh(SshArgs),
 
     /// Show what a sandbox may reach, or replace it.
     #[command(after_help = "\

@@ -20,6 +20,8 @@ mod sessions;
 mod shell;
 mod show;
 mod snapshots;
+mod ssh;
+mod tunnel;
 mod up;
 mod update;
 mod watch;
@@ -71,6 +73,11 @@ pub(crate) async fn run(verb: ClientVerb, printer: Printer) -> Outcome {
 }
 
 async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -> Outcome {
+    // Half of it needs no server.
+    let verb = match verb {
+        SandboxVerb::Ssh(args) => return ssh::ssh(around, args, printer).await,
+        verb => verb,
+    };
     // What can be refused without a server is refused first.
     match &verb {
         SandboxVerb::Run(run) => command::words(&run.command, "run")?,
@@ -108,6 +115,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Kill(args) => process::kill(&context, args).await,
         SandboxVerb::Watch(args) => watch::watch(&context, args).await,
         SandboxVerb::PortForward(args) => forward::forward(&context, args).await,
+        SandboxVerb::Ssh(args) => ssh::ssh(around, args, printer).await,
         SandboxVerb::Network(args) => network::network(&context, &args).await,
         SandboxVerb::NetworkLog(args) => network::log(&context, &args).await,
         SandboxVerb::Preview(args) => previews::preview(&context, &args).await,

@@ -114,6 +114,8 @@ struct Open {
     tunnels: usize,
     /// Of all its tunnels.
     connections: usize,
+    /// Of these, those that lead to an sshd.
+    logins: usize,
     next: u64,
 }
 
@@ -133,6 +135,7 @@ pub(super) struct TunnelPlace {
 pub(super) struct ConnectionPlace {
     all: Arc<Attachments>,
     sandbox: SandboxId,
+    login: bool,
 }
 
 impl Attachments {
@@ -166,7 +169,7 @@ impl Attachments {
             return None;
         }
         here.connections += 1;
-        Some(ConnectionPlace { all: self.clone(), sandbox })
+        Some(ConnectionPlace { all: self.clone(), sandbox, login: false })
     }
 
     pub(super) fn tunnel(self: &Arc<Self>, sandbox: SandboxId, most: usize) -> Result<TunnelPlace, ApiError> {
@@ -209,11 +212,25 @@ impl TunnelPlace {
     }
 }
 
+impl ConnectionPlace {
+    /// Counts it as a login. False: as many as may be are open at the sandbox.
+    pub(super) fn logs_in(&mut self, most: usize) -> bool {
+        let mut open = self.all.lock();
+        let here = open.entry(self.sandbox).or_default();
+        if !self.login && here.logins < most {
+            here.logins += 1;
+            self.login = true;
+        }
+        self.login
+    }
+}
+
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut open = self.all.lock();
         if let Some(here) = open.get_mut(&self.sandbox) {
             here.connections = here.connections.saturating_sub(1);
+            here.logins = here.logins.saturating_sub(self.login.into());
         }
         Attachments::tidy(&mut open, self.sandbox);
     }
@@ -260,8 +277,12 @@ mod tests {
         assert!(first.alone_at("p"));
         let tunnel = all.tunnel(one, 1).unwrap();
         assert!(all.tunnel(one, 1).is_err());
-        let connection = tunnel.connection(1).unwrap();
-        assert!(tunnel.connection(1).is_none());
+        let mut connection = tunnel.connection(2).unwrap();
+        let mut second = tunnel.connection(2).unwrap();
+        assert!(tunnel.connection(2).is_none());
+        assert!(second.logs_in(1) && second.logs_in(1) && !connection.logs_in(1));
+        drop(second);
+        assert!(connection.logs_in(1));
         drop((first, elsewhere, tunnel));
         assert_eq!(all.lock().len(), 1);
         drop(connection);

@@ -286,7 +286,7 @@ async fn a_tunnel_carries_connections_byte_for_byte() {
         ("tcp 10800".to_owned(), "reserved"),
         ("tcp 10802".to_owned(), "reserved"),
         ("tcp 10853".to_owned(), "reserved"),
-        ("ssh ssh-ed25519 AAAA".to_owned(), "no-sshd"),
+        ("ssh ssh-ed25519 AAAA".to_owned(), "the key does not read"),
         ("tcp 0".to_owned(), "the target is no port"),
         ("tcp 65536".to_owned(), "the target is no port"),
         ("tcp +80".to_owned(), "the target is no port"),
@@ -299,6 +299,16 @@ async fn a_tunnel_carries_connections_byte_for_byte() {
         let number = 100 + number as u32;
         tunnel.socket.send(frame(b'o', number, target.as_bytes())).await;
         assert_eq!(tunnel.hear().await, (b'c', number, reason.as_bytes().to_vec()), "{target}");
+    }
+    // This machine is the sandbox here, and has no sshd, or one that lets nobody in without a key.
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIN8dr0h+sogPFq6er3aSxXHbZ1vg/zAIKPsnjNCZ6Jhh";
+    tunnel.socket.send(frame(b'o', 150, format!("ssh {key} host-key").as_bytes())).await;
+    if std::path::Path::new("/usr/sbin/sshd").exists() {
+        assert_eq!(tunnel.hear().await, (b'o', 150, Vec::new()));
+        assert!(matches!(tunnel.hear().await, (b'k', 150, key) if key.starts_with(b"ssh-ed25519 AAAA")));
+        tunnel.socket.send(frame(b'c', 150, b"")).await;
+    } else {
+        assert_eq!(tunnel.hear().await, (b'c', 150, b"no-sshd".to_vec()));
     }
     // All credit comes back, also that of data nobody takes.
     tunnel.socket.send(frame(b'd', 999, &[0; 1000])).await;

@@ -1852,7 +1852,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Open a tunnel: a WebSocket that carries connections to ports of the sandbox's own loopback. Text
+         * Open a tunnel: a WebSocket that carries connections to ports of the sandbox's own loopback, and logins over SSH. Text
          *     `{"type":"ready"}` first, then binary frames.
          */
         get: {

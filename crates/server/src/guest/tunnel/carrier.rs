@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use axum::extract::ws::Message;
 use runtime_proto::channel::Sender;
-use runtime_proto::guest::{Ask, Connect, ErrorCode, Input, Tell, encode};
+use runtime_proto::guest::{Ask, Connect, EnvVar, ErrorCode, Input, Output, Ssh, Tell, encode};
 use runtime_proto::node::{AskError, GuestStream};
+use secrecy::ExposeSecret;
 use tokio::sync::mpsc;
 
 use super::credit::Inbox;
+use super::host_key::HostKey;
 use super::outbox::frame;
+use super::target::{Login, Target};
 use crate::error::ApiError;
 use crate::guest::gateway::{Asked, Guest};
 use crate::guest::sockets::ConnectionPlace;
@@ -50,59 +53,88 @@ impl Carrier {
         Self { guest, number, _place: place, inbox, out }
     }
 
-    pub(super) async fn carry(self, to: Result<u16, &'static str>) {
-        let reason = match to {
-            Ok(port) => match self.connected(port).await {
-                Ok(()) => "done".to_owned(),
-                Err(Broken::Because(reason)) => reason,
-                Err(Broken::Gone) => return,
-            },
-            Err(why) => why.to_owned(),
+    pub(super) async fn carry(self, to: Result<Target, &'static str>) {
+        let carried = match to {
+            Ok(Target::Port(port)) => self.connected(port).await,
+            Ok(Target::Login(login)) => self.logged_in(login).await,
+            Err(why) => Err(Broken::Because(why.to_owned())),
+        };
+        let reason = match carried {
+            Ok(()) => "done".to_owned(),
+            Err(Broken::Because(reason)) => reason,
+            Err(Broken::Gone) => return,
         };
         // To a client that is gone there is nothing to say.
         let _ = self.out.send(frame(b'c', self.number, reason.as_bytes())).await;
     }
 
     async fn connected(&self, port: u16) -> Result<(), Broken> {
-        let ask = Ask::Connect(Connect { port: port.into() });
-        let mut stream = self.guest.open(ask).await.map_err(|error| Broken::Because(error.kind().code().to_owned()))?;
-        match stream.only().await {
-            Ok(Tell::Done(_)) => {}
-            Ok(_) => return Err(Broken::Because(AskError::Unexpected.to_string())),
-            Err(error) => return Err(Broken::Because(refused(error))),
-        }
-        let (number, out) = (self.number, self.out.clone());
-        out.send(frame(b'o', number, b"")).await.map_err(|_| Broken::Gone)?;
+        let mut stream = self.opened(Ask::Connect(Connect { port: port.into() }), "closed").await?;
+        self.out.send(frame(b'o', self.number, b"")).await.map_err(|_| Broken::Gone)?;
         let sender = stream.sender();
-        let outward = async {
-            tokio::time::sleep(AFTER_OPEN).await;
-            send_out(&mut stream, number, &out).await
-        };
-        tokio::try_join!(outward, send_in(&sender, &self.inbox))?;
+        tokio::try_join!(self.send_out(&mut stream), send_in(&sender, &self.inbox))?;
         Ok(())
     }
-}
 
-fn refused(error: AskError) -> String {
-    let asked = Asked::from(error);
-    match asked.guest_code() {
-        Some(ErrorCode::ConnectionRefused) => "closed".to_owned(),
-        _ => ApiError::from(asked).kind().code().to_owned(),
+    /// With a host key of its own, so that the client may know whom it speaks with.
+    async fn logged_in(&self, login: Login) -> Result<(), Broken> {
+        let host_key = HostKey::generate().map_err(|_| Broken::Because("no host key could be made".to_owned()))?;
+        let env = self.guest.around().env.into_iter().map(|(name, value)| EnvVar { name, value }).collect();
+        let ask = Ssh { key: login.key, host_key: host_key.private.expose_secret().to_owned(), env };
+        let mut stream = self.opened(Ask::Ssh(ask), "no-sshd").await?;
+        self.out.send(frame(b'o', self.number, b"")).await.map_err(|_| Broken::Gone)?;
+        if login.tells_host_key {
+            let told = frame(b'k', self.number, host_key.public.as_bytes());
+            self.out.send(told).await.map_err(|_| Broken::Gone)?;
+        }
+        let sender = stream.sender();
+        let inward = async {
+            send_in(&sender, &self.inbox).await?;
+            std::future::pending::<Result<(), Broken>>().await
+        };
+        tokio::select! {
+            // Once sshd has ended nobody takes what the client still has.
+            ended = self.send_out(&mut stream) => ended,
+            broken = inward => broken,
+        }
+    }
+
+    /// Opens a stream whose first answer says that it is open. `missing`: the reason where there is nothing to open it to.
+    async fn opened(&self, ask: Ask, missing: &str) -> Result<GuestStream, Broken> {
+        let mut stream = self.guest.open(ask).await.map_err(|error| Broken::Because(error.kind().code().to_owned()))?;
+        match stream.only().await {
+            Ok(Tell::Done(_)) => Ok(stream),
+            Ok(_) => Err(Broken::Because(AskError::Unexpected.to_string())),
+            Err(error) => Err(Broken::Because(refused(error, missing))),
+        }
+    }
+
+    async fn send_out(&self, stream: &mut GuestStream) -> Result<(), Broken> {
+        tokio::time::sleep(AFTER_OPEN).await;
+        loop {
+            let (message, last) = match stream.next().await {
+                Ok(Some(Tell::Chunk(chunk))) => {
+                    // Only sshd has something to say beside its bytes.
+                    let kind = if chunk.stream == Output::Stderr as i32 { b'l' } else { b'd' };
+                    (frame(kind, self.number, &chunk.data), false)
+                }
+                Ok(None) => (frame(b'e', self.number, b""), true),
+                Ok(Some(_)) => return Err(Broken::Because(AskError::Unexpected.to_string())),
+                Err(_) => return Err(Broken::Because("reset".to_owned())),
+            };
+            self.out.send(message).await.map_err(|_| Broken::Gone)?;
+            if last {
+                return Ok(());
+            }
+        }
     }
 }
 
-async fn send_out(stream: &mut GuestStream, number: u32, out: &mpsc::Sender<Message>) -> Result<(), Broken> {
-    loop {
-        let (message, last) = match stream.next().await {
-            Ok(Some(Tell::Chunk(chunk))) => (frame(b'd', number, &chunk.data), false),
-            Ok(None) => (frame(b'e', number, b""), true),
-            Ok(Some(_)) => return Err(Broken::Because(AskError::Unexpected.to_string())),
-            Err(_) => return Err(Broken::Because("reset".to_owned())),
-        };
-        out.send(message).await.map_err(|_| Broken::Gone)?;
-        if last {
-            return Ok(());
-        }
+fn refused(error: AskError, missing: &str) -> String {
+    let asked = Asked::from(error);
+    match asked.guest_code() {
+        Some(ErrorCode::ConnectionRefused | ErrorCode::FileNotFound) => missing.to_owned(),
+        _ => ApiError::from(asked).kind().code().to_owned(),
     }
 }
 

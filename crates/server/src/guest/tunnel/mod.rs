@@ -3,7 +3,11 @@
 //! ```text
 //!   kind (1 byte) | stream (u32, big-endian) | payload
 //!   o open/opened   d data   e half-close   c abort/end with a reason   a credit (stream 0)
+//!   l what sshd complains of   k its host key, to who asked for it
 //! ```
+//!
+//! A connection goes to a port, or to an sshd that is started for it ([`target`]): that one lets in the key that the
+//! client named and no other, and proves itself with a [`host_key`] made for it.
 //!
 //! One task reads the socket, one writes it ([`outbox`]), and one carries each connection ([`carrier`]). What a client
 //! may have on the way is bounded by the [`credit`]: it is handed back as the sandbox's side takes bytes, and a client
@@ -12,6 +16,7 @@
 
 mod carrier;
 mod credit;
+mod host_key;
 mod outbox;
 mod streams;
 mod target;
@@ -34,7 +39,7 @@ const MOST: usize = 64;
 /// A frame's kind and stream.
 const HEAD: usize = 5;
 
-/// Open a tunnel: a WebSocket that carries connections to ports of the sandbox's own loopback. Text
+/// Open a tunnel: a WebSocket that carries connections to ports of the sandbox's own loopback, and logins over SSH. Text
 /// `{"type":"ready"}` first, then binary frames.
 #[utoipa::path(
     get,

@@ -12,12 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::carrier::Carrier;
 use super::credit::{Inbox, Taken};
 use super::outbox::Outbox;
+use super::target::Target;
 use super::{HEAD, target};
 use crate::guest::gateway::Guest;
 use crate::guest::sockets::TunnelPlace;
 
 /// Connections through all tunnels of a sandbox: each may hold a channel's window in memory.
 const MOST_STREAMS: usize = 512;
+/// Of these, logins over SSH: each is three processes of the sandbox.
+const MOST_LOGINS: usize = 64;
 /// Bytes a client may have sent that nobody took yet.
 const CREDIT: u64 = 1024 * 1024;
 /// A target's text.
@@ -99,9 +102,12 @@ impl Streams {
         if self.streams.len() >= 2 * MOST_STREAMS {
             return Err("more connections were asked for than there are answers taken");
         }
-        let connection = self.place.connection(MOST_STREAMS);
-        let to = match connection {
-            Some(_) => target::port(target),
+        let mut connection = self.place.connection(MOST_STREAMS);
+        let to = match &mut connection {
+            Some(connection) => target::read(target).and_then(|target| match target {
+                Target::Login(_) if !connection.logs_in(MOST_LOGINS) => Err("too many logins are open at this sandbox"),
+                target => Ok(target),
+            }),
             None => Err("too many connections are open at this sandbox"),
         };
         let inbox = Arc::new(Inbox::new(self.taken.clone()));
