@@ -175,7 +175,11 @@ pub(super) const TOOLS: &[Tool] = &[
             arg("recursive", Kind::Bool, "start: with all folders below."),
             arg("include", Kind::Texts, "start: only what matches one of these, like *.py."),
             arg("exclude", Kind::Texts, "start: nothing that matches one of these, like node_modules."),
-            arg("timeoutMs", Kind::Int(0, DAY_MS), "start: it ends by itself after so long; an hour if left out, 0 never."),
+            arg(
+                "timeoutMs",
+                Kind::Int(0, DAY_MS),
+                "start: it ends by itself after so long; an hour if left out, 0 never.",
+            ),
             text("watchId", "read, stop: which one."),
             arg("cursor", Kind::Int(0, 1 << 53), "read: where to go on; 0 is its beginning."),
             arg("waitMs", Kind::Int(0, 8000), "read: wait so long for a change if there is none yet."),
