@@ -288,31 +288,3 @@ async fn a_web_socket_passes_and_is_cut_by_a_change() {
     let ended = tokio::time::timeout(WAIT, socket.next()).await.expect("it is cut");
     assert!(!matches!(ended, Some(Ok(Message::Binary(_)))), "{ended:?}");
 }
-
-#[tokio::test]
-async fn a_visit_is_use_of_the_sandbox_until_its_end() {
-    let stack = Stack::start().await;
-    let shared = Shared { stack: &stack, port: web().await };
-    let token = text(&shared.make(json!({})).await["token"]);
-    let used = || async { stack.request("GET", "{s}", &[], Bytes::new()).await.ok()["lastActiveAt"].clone() };
-    // The end of a call is noted when it has been answered.
-    let (mut before, mut same) = (used().await, 0);
-    while same < 5 {
-        let now = used().await;
-        same = if now == before { same + 1 } else { 0 };
-        before = now;
-    }
-    assert_eq!(shared.get("/", &[]).await.status, 401);
-    assert_eq!(used().await, before, "a stranger is no use");
-    let mut open = shared.open("/endless", &[("x-runtime-preview-token", token.as_str())]).await;
-    open.body_mut().frame().await.expect("bytes").expect("bytes");
-    let entered = used().await;
-    assert_ne!(entered, before);
-    drop(open);
-    let left = async {
-        while used().await == entered {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(WAIT, left).await.expect("its end is the last use");
-}
