@@ -104,6 +104,7 @@ def test_the_readme_runs(server: Server, tmp_path: Path, number: int) -> None:
         "['ready', 'first'] ['ready']\nready\n",
         "hello from inside\n",
         "example.com refused rule-not-allowed\nin\n",
+        "http://8000-",
         "stdout one",
         "'stdout': 'hi\\n'",
     )
