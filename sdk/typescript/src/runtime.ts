@@ -31,6 +31,16 @@ export class Runtime {
     };
   }
 
+  /** @deprecated The old name of {@link Runtime.sandboxes}. */
+  get sandbox(): Sandboxes {
+    return this.sandboxes;
+  }
+
+  /** @deprecated The old name of {@link Runtime.snapshots}. */
+  get snapshot(): Snapshots {
+    return this.snapshots;
+  }
+
   /** Whose key this is. */
   async me(options?: RequestOptions): Promise<Me> {
     return await this.transport.json<Me>({ method: "GET", path: "/v1/me", options });

@@ -38,6 +38,14 @@ test("a proxy is chosen by its variables, and named without its password", () =>
   }
 });
 
+test("old names lead to the same", () => {
+  const runtime = new Runtime({ apiKey: "k", baseUrl: ORIGIN });
+  /* eslint-disable @typescript-eslint/no-deprecated */
+  expect(runtime.sandbox).toBe(runtime.sandboxes);
+  expect(runtime.snapshot).toBe(runtime.snapshots);
+  /* eslint-enable @typescript-eslint/no-deprecated */
+});
+
 let home: string;
 
 beforeEach(() => {
