@@ -148,7 +148,7 @@ impl Spares {
             self.forget_ended().await;
             let worked = match self.next() {
                 Next::Rest => None,
-                Next::Drop(id) => Some(self.remove(id).await),
+                Next::Drop(id) => Some(self.withdraw(id).await),
                 Next::Make(shape) => {
                     self.quiet().await;
                     Some(self.make(shape).await)
@@ -167,9 +167,9 @@ impl Spares {
         }
     }
 
-    /// Removes all that are nobody's. What is left of one that resists goes with the next start.
+    /// Removes all that are nobody's, those under way too. What is left of one that resists goes with the next start.
     pub(crate) async fn discard(&self) {
-        let all: Vec<SandboxId> = self.stock().ready.drain(..).map(|(id, _)| id).collect();
+        let all = self.stock().withdraw_all();
         for removed in futures_util::future::join_all(all.into_iter().map(|id| self.remove(id))).await {
             if let Err(error) = removed {
                 tracing::warn!(%error, "a machine that stood ready goes with the next start");
@@ -212,7 +212,9 @@ impl Spares {
                 Ok(())
             }
             Err(error) => {
-                let _ = self.remove(id).await;
+                if let Err(left) = self.remove(id).await {
+                    tracing::warn!(spare = %id, error = %left, "what is left of a machine that was not made stays for now");
+                }
                 Err(error)
             }
         }
@@ -222,18 +224,19 @@ impl Spares {
         let ready: Vec<SandboxId> = self.stock().ready.iter().map(|(id, _)| *id).collect();
         for id in ready {
             let stands = self.handle(id).is_some_and(|handle| handle.spare.borrow().is_some());
-            if !stands && let Err(error) = self.remove(id).await {
+            if !stands && let Err(error) = self.withdraw(id).await {
                 tracing::warn!(spare = %id, %error, "what is left of a machine that stood ready stays for now");
             }
         }
     }
 
+    /// Removes one, unless it was taken meanwhile: then it is somebody's, and so is its disk.
+    async fn withdraw(&self, id: SandboxId) -> Result<(), NodeError> {
+        if self.stock().withdraw(id) { self.remove(id).await } else { Ok(()) }
+    }
+
+    /// Of one that is hidden: nobody can take it.
     async fn remove(&self, id: SandboxId) -> Result<(), NodeError> {
-        {
-            let mut stock = self.stock();
-            stock.ready.retain(|(one, _)| *one != id);
-            stock.hidden.insert(id);
-        }
         if let Some(handle) = self.handle(id) {
             tell(&handle.stops, Stop::Remove).await?;
             self.actors.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -251,6 +254,19 @@ async fn tell<T>(queue: &mpsc::Sender<(T, Reply)>, what: T) -> Result<(), NodeEr
 }
 
 impl Stock {
+    /// Hides one that stands ready, so that nobody takes it. False: it does not, or is somebody's already.
+    fn withdraw(&mut self, id: SandboxId) -> bool {
+        let Some(at) = self.ready.iter().position(|(one, _)| *one == id) else { return false };
+        self.ready.swap_remove(at);
+        self.hidden.insert(id)
+    }
+
+    fn withdraw_all(&mut self) -> Vec<SandboxId> {
+        let ready = std::mem::take(&mut self.ready);
+        self.hidden.extend(ready.into_iter().map(|(id, _)| id));
+        self.hidden.iter().copied().collect()
+    }
+
     fn next(&self, most: usize, room: bool, within_budget: bool) -> Next {
         if !room {
             return self.ready.last().map_or(Next::Rest, |(id, _)| Next::Drop(*id));
@@ -336,6 +352,18 @@ mod tests {
         assert_eq!(stock(&[512], &[]).next(4, false, true), Next::Rest);
         // Used up what they may use: no more, and those that stand may stay.
         assert_eq!(stock(&[512], &[512]).next(4, true, false), Next::Rest);
+    }
+
+    #[test]
+    fn one_that_was_taken_is_not_withdrawn() {
+        let mut stock = stock(&[512], &[512, 512]);
+        let (taken, shape) = stock.ready.swap_remove(0);
+        stock.lent.insert(taken, shape);
+        assert!(!stock.withdraw(taken), "a sandbox would lose its machine and its disk");
+        let other = stock.ready[0].0;
+        assert!(stock.withdraw(other) && !stock.withdraw(other));
+        assert_eq!(stock.withdraw_all(), [other]);
+        assert!(stock.lent.contains_key(&taken));
     }
 
     #[test]
