@@ -41,18 +41,17 @@ fn ci(workspace: &Workspace) -> Result<()> {
     let mut steps = Steps::new(12);
     steps.run("packages", "what the build and the tests take from the system", setup::packages)?;
     steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
-    steps.run("fmt", "formatting", || fmt(workspace, false))?;
-    steps.run("check-edges", "who imports whom", || edges::check(workspace))?;
-    steps.run("lint", "clippy, warnings refused", || lint(workspace))?;
+    steps.check("fmt", "formatting", || fmt(workspace, false));
+    steps.check("check-edges", "who imports whom", || edges::check(workspace));
+    steps.check("lint", "clippy, warnings refused", || lint(workspace));
     steps.run("build", "the product and every test's crate, release", || build(workspace))?;
     steps.run("runtime setup", "sandbox engine, disk pool and base image", || setup::host(workspace))?;
-    steps.run("openapi", "the committed API document is the program's", || openapi::run(workspace, true))?;
-    steps.run("test", "all tests, against the built program", || test(workspace, &[]))?;
-    steps.run("sdk-python", "the Python client, against the built program", || sdk_python(workspace))?;
-    steps.run("sdk-typescript", "the TypeScript client, against the built program", || sdk_typescript(workspace))?;
-    steps.run("deny", "licences, forbidden crates, sources", || deny(workspace))?;
-    steps.finish();
-    Ok(())
+    steps.check("openapi", "the committed API document is the program's", || openapi::run(workspace, true));
+    steps.check("test", "all tests, against the built program", || test(workspace, &[]));
+    steps.check("sdk-python", "the Python client, against the built program", || sdk_python(workspace));
+    steps.check("sdk-typescript", "the TypeScript client, against the built program", || sdk_typescript(workspace));
+    steps.check("deny", "licences, forbidden crates, sources", || deny(workspace));
+    steps.finish()
 }
 
 fn setup_tests(workspace: &Workspace) -> Result<()> {
@@ -61,8 +60,7 @@ fn setup_tests(workspace: &Workspace) -> Result<()> {
     steps.run("tools", "cargo's own helpers", || setup::tools(workspace))?;
     steps.run("build", "the product, whose own set-up comes next", || build(workspace))?;
     steps.run("runtime setup", "sandbox engine, disk pool and base image", || setup::host(workspace))?;
-    steps.finish();
-    Ok(())
+    steps.finish()
 }
 
 fn fmt(workspace: &Workspace, write: bool) -> Result<()> {

@@ -11,8 +11,14 @@ use anyhow::{Context, Result, bail};
 /// Runs steps one after the other and remembers how long each took.
 pub(crate) struct Steps {
     total: usize,
-    done: Vec<(String, Duration)>,
+    done: Vec<Step>,
     began: Instant,
+}
+
+struct Step {
+    name: String,
+    took: Duration,
+    passed: bool,
 }
 
 impl Steps {
@@ -21,34 +27,47 @@ impl Steps {
         Self { total, done: Vec::new(), began: Instant::now() }
     }
 
-    /// Runs one step. Its error says which step it was; the caller stops there.
+    /// Runs a step that the ones after it need. Its error says which step it was; the caller stops there.
     pub(crate) fn run(&mut self, name: &str, why: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.time(name, why, work).map_err(|error| {
+            println!("\n{}", self.summary());
+            error.context(format!("step `{name}` failed"))
+        })
+    }
+
+    /// Runs a step whose failure hides nothing of what comes after it: that runs too, and [`Self::finish`] fails.
+    pub(crate) fn check(&mut self, name: &str, why: &str, work: impl FnOnce() -> Result<()>) {
+        if let Err(error) = self.time(name, why, work) {
+            println!("\n    FAILED: {name}: {error:#}");
+        }
+    }
+
+    /// Prints the times of all steps; call it last. An error names the steps that failed.
+    pub(crate) fn finish(&self) -> Result<()> {
+        println!("\n{}", self.summary());
+        let failed: Vec<_> = self.done.iter().filter(|step| !step.passed).map(|step| step.name.as_str()).collect();
+        if !failed.is_empty() {
+            bail!("failed: {}", failed.join(", "));
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, name: &str, why: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
         println!("\n==> [{}/{}] {name}: {why}", self.done.len() + 1, self.total);
         let began = Instant::now();
         let outcome = work();
         let took = began.elapsed();
-        self.done.push((name.to_owned(), took));
-        match outcome {
-            Ok(()) => {
-                println!("    ok: {name} in {}", seconds(took));
-                Ok(())
-            }
-            Err(error) => {
-                println!("\n{}", self.summary(Some(name)));
-                Err(error.context(format!("step `{name}` failed")))
-            }
+        self.done.push(Step { name: name.to_owned(), took, passed: outcome.is_ok() });
+        if outcome.is_ok() {
+            println!("    ok: {name} in {}", seconds(took));
         }
+        outcome
     }
 
-    /// Prints the times of all steps; call once all have passed.
-    pub(crate) fn finish(&self) {
-        println!("\n{}", self.summary(None));
-    }
-
-    fn summary(&self, failed: Option<&str>) -> String {
+    fn summary(&self) -> String {
         let mut text = String::from("Time by step\n");
-        for (name, took) in &self.done {
-            let mark = if failed == Some(name) { "FAILED" } else { "ok" };
+        for Step { name, took, passed } in &self.done {
+            let mark = if *passed { "ok" } else { "FAILED" };
             let _ = writeln!(text, "  {name:<16} {:>10}  {mark}", seconds(*took));
         }
         let _ = write!(text, "  {:<16} {:>10}", "total", seconds(self.began.elapsed()));
@@ -137,9 +156,23 @@ mod tests {
         let text = format!("{error:#}");
         assert!(text.contains("step `second` failed"), "{text}");
         assert!(text.contains("`false 'a b'` ended with exit status: 1"), "{text}");
-        let summary = steps.summary(Some("second"));
+        let summary = steps.summary();
         assert!(summary.lines().any(|line| line.contains("second") && line.ends_with("FAILED")), "{summary}");
         assert!(summary.lines().any(|line| line.contains("first") && line.ends_with("ok")), "{summary}");
+    }
+
+    #[test]
+    fn what_failed_is_told_at_the_end_and_hides_nothing() {
+        let mut steps = Steps::new(3);
+        steps.check("first", "fails", || bail!("no"));
+        let mut ran = false;
+        steps.check("second", "passes", || {
+            ran = true;
+            Ok(())
+        });
+        steps.check("third", "fails", || bail!("no"));
+        assert!(ran);
+        assert_eq!(steps.finish().unwrap_err().to_string(), "failed: first, third");
     }
 
     #[test]

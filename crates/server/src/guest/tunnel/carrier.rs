@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::ws::Message;
+use bytes::Bytes;
 use runtime_proto::channel::Sender;
 use runtime_proto::guest::{Ask, Connect, EnvVar, ErrorCode, Input, Output, Ssh, Tell, encode};
 use runtime_proto::node::{AskError, GuestStream};
 use secrecy::ExposeSecret;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
 use super::credit::Inbox;
 use super::host_key::HostKey;
-use super::outbox::frame;
+use super::outbox::{Gone, Out};
 use super::target::{Login, Target};
 use crate::error::ApiError;
 use crate::guest::gateway::{Asked, Guest};
 use crate::guest::sockets::ConnectionPlace;
 
-/// Nothing follows an `o` sooner: clients register the connection after they read it, and drop what comes before.
+/// Nothing follows an `o` sooner than this after the socket took it: clients register the connection after they read it,
+/// and drop what comes before.
 const AFTER_OPEN: Duration = Duration::from_millis(25);
 
 /// One connection, from its opening to its end.
@@ -27,13 +28,19 @@ pub(super) struct Carrier {
     number: u32,
     _place: Option<ConnectionPlace>,
     inbox: Arc<Inbox>,
-    out: mpsc::Sender<Message>,
+    out: Out,
 }
 
 /// The socket is gone, or why the connection ended.
 enum Broken {
     Gone,
     Because(String),
+}
+
+impl From<Gone> for Broken {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
 }
 
 impl Drop for Carrier {
@@ -43,13 +50,7 @@ impl Drop for Carrier {
 }
 
 impl Carrier {
-    pub(super) fn new(
-        guest: Guest,
-        number: u32,
-        place: Option<ConnectionPlace>,
-        inbox: Arc<Inbox>,
-        out: mpsc::Sender<Message>,
-    ) -> Self {
+    pub(super) fn new(guest: Guest, number: u32, place: Option<ConnectionPlace>, inbox: Arc<Inbox>, out: Out) -> Self {
         Self { guest, number, _place: place, inbox, out }
     }
 
@@ -65,14 +66,14 @@ impl Carrier {
             Err(Broken::Gone) => return,
         };
         // To a client that is gone there is nothing to say.
-        let _ = self.out.send(frame(b'c', self.number, reason.as_bytes())).await;
+        let _ = self.out.send(b'c', self.number, reason.as_bytes()).await;
     }
 
     async fn connected(&self, port: u16) -> Result<(), Broken> {
         let mut stream = self.opened(Ask::Connect(Connect { port: port.into() }), "closed").await?;
-        self.out.send(frame(b'o', self.number, b"")).await.map_err(|_| Broken::Gone)?;
+        let opened = self.out.tell(b'o', self.number, b"").await?;
         let sender = stream.sender();
-        tokio::try_join!(self.send_out(&mut stream), send_in(&sender, &self.inbox))?;
+        tokio::try_join!(self.send_out(opened, &mut stream), send_in(&sender, &self.inbox))?;
         Ok(())
     }
 
@@ -82,10 +83,9 @@ impl Carrier {
         let env = self.guest.around().env.into_iter().map(|(name, value)| EnvVar { name, value }).collect();
         let ask = Ssh { key: login.key, host_key: host_key.private.expose_secret().to_owned(), env };
         let mut stream = self.opened(Ask::Ssh(ask), "no-sshd").await?;
-        self.out.send(frame(b'o', self.number, b"")).await.map_err(|_| Broken::Gone)?;
+        let opened = self.out.tell(b'o', self.number, b"").await?;
         if login.tells_host_key {
-            let told = frame(b'k', self.number, host_key.public.as_bytes());
-            self.out.send(told).await.map_err(|_| Broken::Gone)?;
+            self.out.send(b'k', self.number, host_key.public.as_bytes()).await?;
         }
         let sender = stream.sender();
         let inward = async {
@@ -94,7 +94,7 @@ impl Carrier {
         };
         tokio::select! {
             // Once sshd has ended nobody takes what the client still has.
-            ended = self.send_out(&mut stream) => ended,
+            ended = self.send_out(opened, &mut stream) => ended,
             broken = inward => broken,
         }
     }
@@ -109,20 +109,21 @@ impl Carrier {
         }
     }
 
-    async fn send_out(&self, stream: &mut GuestStream) -> Result<(), Broken> {
+    async fn send_out(&self, opened: oneshot::Receiver<()>, stream: &mut GuestStream) -> Result<(), Broken> {
+        opened.await.map_err(|_| Broken::Gone)?;
         tokio::time::sleep(AFTER_OPEN).await;
         loop {
-            let (message, last) = match stream.next().await {
+            let (kind, data, last) = match stream.next().await {
                 Ok(Some(Tell::Chunk(chunk))) => {
                     // Only sshd has something to say beside its bytes.
                     let kind = if chunk.stream == Output::Stderr as i32 { b'l' } else { b'd' };
-                    (frame(kind, self.number, &chunk.data), false)
+                    (kind, chunk.data, false)
                 }
-                Ok(None) => (frame(b'e', self.number, b""), true),
+                Ok(None) => (b'e', Bytes::new(), true),
                 Ok(Some(_)) => return Err(Broken::Because(AskError::Unexpected.to_string())),
                 Err(_) => return Err(Broken::Because("reset".to_owned())),
             };
-            self.out.send(message).await.map_err(|_| Broken::Gone)?;
+            self.out.send(kind, self.number, &data).await?;
             if last {
                 return Ok(());
             }
@@ -147,4 +148,50 @@ async fn send_in(sender: &Sender, inbox: &Inbox) -> Result<(), Broken> {
         owed.pay(length);
     }
     sender.finish().await.map_err(reset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use axum::extract::ws::Message;
+    use futures_util::SinkExt;
+    use runtime_proto::guest::Nothing;
+    use tokio::time::Instant;
+
+    use super::super::credit::Taken;
+    use super::super::outbox::Outbox;
+    use super::*;
+    use crate::guest::scripted::{Scripted, guest, script};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_server_says_at_once_comes_a_moment_after_the_socket_took_the_opening() {
+        let node = Scripted::new(vec![script(|agent| async move {
+            agent.tell(Tell::Done(Nothing {})).await;
+            agent.chunk(Output::Stdout, 0, b"220 hello").await;
+            agent.end().await;
+        })]);
+        let taken = Arc::<Taken>::default();
+        let (out, outbox) = Outbox::new(taken.clone());
+        let inbox = Arc::new(Inbox::new(taken));
+        inbox.end();
+        let carrier = Carrier::new(guest(&node), 7, None, inbox, out);
+
+        // A socket that is slow to take anything.
+        let slow = Duration::from_secs(3);
+        let took = Arc::new(Mutex::new(Vec::new()));
+        let sink = futures_util::sink::drain().with(|message: Message| {
+            let took = took.clone();
+            async move {
+                tokio::time::sleep(slow).await;
+                took.lock().unwrap().push((Instant::now(), message.clone().into_data()[0]));
+                Ok::<_, std::convert::Infallible>(message)
+            }
+        });
+        let _ = tokio::join!(carrier.carry(Ok(Target::Port(80))), outbox.write(Box::pin(sink)));
+        let took = took.lock().unwrap();
+        let kinds: Vec<u8> = took.iter().map(|(_, kind)| *kind).collect();
+        assert_eq!(kinds, *b"odec");
+        assert_eq!(took[1].0 - took[0].0, AFTER_OPEN + slow);
+    }
 }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket};
+use axum::extract::ws::Message;
 use bytes::{BufMut, BytesMut};
-use futures_util::SinkExt;
-use futures_util::stream::SplitSink;
-use tokio::sync::mpsc;
+use futures_util::{Sink, SinkExt};
+use tokio::sync::{mpsc, oneshot};
 
 use super::HEAD;
 use super::credit::Taken;
@@ -18,8 +17,37 @@ const CREDIT_REST: Duration = Duration::from_millis(5);
 /// Frames that wait for the socket.
 const WAITING: usize = 16;
 
+struct Waiting {
+    message: Message,
+    /// Told once the socket has the message.
+    written: Option<oneshot::Sender<()>>,
+}
+
+/// The socket takes nothing more.
+pub(super) struct Gone;
+
+/// What a connection sends to the client.
+#[derive(Clone)]
+pub(super) struct Out(mpsc::Sender<Waiting>);
+
+impl Out {
+    /// Returns once the frame waits for the socket.
+    pub(super) async fn send(&self, kind: u8, stream: u32, payload: &[u8]) -> Result<(), Gone> {
+        let waiting = Waiting { message: frame(kind, stream, payload), written: None };
+        self.0.send(waiting).await.map_err(|_| Gone)
+    }
+
+    /// Returns with what is told once the socket has the frame.
+    pub(super) async fn tell(&self, kind: u8, stream: u32, payload: &[u8]) -> Result<oneshot::Receiver<()>, Gone> {
+        let (written, told) = oneshot::channel();
+        let waiting = Waiting { message: frame(kind, stream, payload), written: Some(written) };
+        self.0.send(waiting).await.map_err(|_| Gone)?;
+        Ok(told)
+    }
+}
+
 /// One frame, as a message.
-pub(super) fn frame(kind: u8, stream: u32, payload: &[u8]) -> Message {
+fn frame(kind: u8, stream: u32, payload: &[u8]) -> Message {
     let mut frame = BytesMut::with_capacity(HEAD + payload.len());
     frame.put_u8(kind);
     frame.put_u32(stream);
@@ -29,37 +57,41 @@ pub(super) fn frame(kind: u8, stream: u32, payload: &[u8]) -> Message {
 
 /// What waits for the socket.
 pub(super) struct Outbox {
-    frames: mpsc::Receiver<Message>,
+    frames: mpsc::Receiver<Waiting>,
     taken: Arc<Taken>,
 }
 
 impl Outbox {
-    pub(super) fn new(taken: Arc<Taken>) -> (mpsc::Sender<Message>, Self) {
+    pub(super) fn new(taken: Arc<Taken>) -> (Out, Self) {
         let (sender, frames) = mpsc::channel(WAITING);
-        (sender, Self { frames, taken })
+        (Out(sender), Self { frames, taken })
     }
 
     /// Gives the socket back once nobody sends any more, or it takes nothing more.
-    pub(super) async fn write(mut self, mut sink: SplitSink<WebSocket, Message>) -> SplitSink<WebSocket, Message> {
+    pub(super) async fn write<S: Sink<Message> + Unpin>(mut self, mut sink: S) -> S {
         let mut told = 0;
         loop {
             let pending = self.taken.bytes() - told;
-            let message = tokio::select! {
+            let waiting = tokio::select! {
                 biased;
                 () = std::future::ready(()), if pending >= CREDIT_STEP => None,
-                message = self.frames.recv() => match message {
-                    Some(message) => Some(message),
+                waiting = self.frames.recv() => match waiting {
+                    Some(waiting) => Some(waiting),
                     None => return sink,
                 },
                 () = tokio::time::sleep(CREDIT_REST), if pending > 0 => None,
                 () = self.taken.more() => continue,
             };
-            let message = message.unwrap_or_else(|| {
+            let Waiting { message, written } = waiting.unwrap_or_else(|| {
                 told = self.taken.bytes();
-                frame(b'a', 0, &told.to_be_bytes())
+                Waiting { message: frame(b'a', 0, &told.to_be_bytes()), written: None }
             });
             if sink.send(message).await.is_err() {
                 return sink;
+            }
+            if let Some(written) = written {
+                // Who asked may have ended since.
+                let _ = written.send(());
             }
         }
     }

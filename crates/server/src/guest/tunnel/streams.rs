@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::ws::Message;
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::carrier::Carrier;
 use super::credit::{Inbox, Taken};
-use super::outbox::Outbox;
+use super::outbox::{Out, Outbox};
 use super::target::Target;
 use super::{HEAD, target};
 use crate::guest::gateway::Guest;
@@ -35,7 +33,7 @@ struct Connection {
 pub(super) struct Streams {
     guest: Guest,
     place: TunnelPlace,
-    out: mpsc::Sender<Message>,
+    out: Out,
     taken: Arc<Taken>,
     /// Bytes of data the client sent, whatever became of them.
     sent: u64,
