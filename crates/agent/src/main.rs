@@ -7,6 +7,7 @@
 mod archive;
 mod connect;
 mod files;
+mod groups;
 mod identity;
 mod log;
 mod memory;
@@ -22,7 +23,7 @@ mod shutdown;
 mod ssh;
 mod stage1;
 mod sudo;
-
+mod trace;
 mod tree;
 mod uploads;
 mod users;
@@ -41,6 +42,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::groups::Groups;
 use crate::log::log;
 use crate::pool::Pool;
 use crate::port::{Door, Port};
@@ -143,9 +145,11 @@ fn agent() -> ExitCode {
 async fn live() -> std::io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     let reaper = Arc::new(Reaper::default());
+    // Only a whole machine of our own has groups that are ours to make.
+    let groups = if getpid().is_init() { Groups::open() } else { None };
     let agent = Arc::new(Agent {
         table: Table::default(),
-        pool: Arc::new(Pool::new(reaper.clone())?),
+        pool: Arc::new(Pool::new(reaper.clone(), groups)?),
         uploads: Uploads::default(),
         watches: Watches::default(),
         reaper,

@@ -36,6 +36,9 @@ pub(crate) struct Order {
     /// Standard input is a terminal that becomes the session's.
     #[prost(bool, tag = "10")]
     pub(crate) terminal: bool,
+    /// A fourth descriptor comes along: the files that the program opens are noted there.
+    #[prost(bool, tag = "11")]
+    pub(crate) trace: bool,
 }
 
 impl Order {

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
+use crate::groups::{Group, Groups};
 use crate::order::{Order, REPLY, Reply};
 use crate::reaper::Reaper;
 use crate::runner;
@@ -38,6 +39,9 @@ pub(crate) enum PoolError {
 pub(crate) struct Runner {
     pub(crate) pid: i32,
     socket: UnixStream,
+    group: Option<Group>,
+    /// Of what was ended in it, what was asked about before.
+    kills: u64,
 }
 
 /// The runner is gone: the guest killed it, or it broke.
@@ -57,12 +61,13 @@ pub(crate) struct Pool {
     reaper: Arc<Reaper>,
     null: OwnedFd,
     starting: Semaphore,
+    groups: Option<Arc<Groups>>,
 }
 
 impl Pool {
-    pub(crate) fn new(reaper: Arc<Reaper>) -> io::Result<Self> {
+    pub(crate) fn new(reaper: Arc<Reaper>, groups: Option<Arc<Groups>>) -> io::Result<Self> {
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { idle: Mutex::default(), reaper, null, starting: Semaphore::new(STARTS_AT_ONCE) })
+        Ok(Self { idle: Mutex::default(), reaper, null, starting: Semaphore::new(STARTS_AT_ONCE), groups })
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Runner>> {
@@ -127,13 +132,14 @@ impl Pool {
         }
         // Starting a process blocks for milliseconds: not on the thread that serves everybody.
         let started = tokio::task::spawn_blocking(move || pool.start_blocking()).await;
-        let (pid, socket) = started.map_err(|error| PoolError::Socket(io::Error::other(error)))??;
+        let (pid, socket, group) = started.map_err(|error| PoolError::Socket(io::Error::other(error)))??;
         socket.set_nonblocking(true).map_err(PoolError::Socket)?;
         let socket = UnixStream::from_std(socket).map_err(PoolError::Socket)?;
-        Ok(Runner { pid, socket })
+        Ok(Runner { pid, socket, group, kills: 0 })
     }
 
-    fn start_blocking(&self) -> Result<(i32, std::os::unix::net::UnixStream), PoolError> {
+    fn start_blocking(&self) -> Result<(i32, std::os::unix::net::UnixStream, Option<Group>), PoolError> {
+        let group = self.groups.as_ref().and_then(Groups::make);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| PoolError::Socket(error.into()))?;
         let paths: [CString; 1] = [c"/proc/self/exe".to_owned()];
@@ -156,12 +162,13 @@ impl Pool {
             terminal: None,
             parent_death_signal: None,
             announce: None,
-            groups: &[],
+            groups: group.as_ref().map_or(&[], |group| std::slice::from_ref(&group.door)),
             substitute: None,
+            traced: None,
         };
         // Under the reaper's lock: a runner must be known as one before its end can be collected.
         let pid = self.reaper.expect_runner(|| spawn(&program))?;
-        Ok((pid, ours.into()))
+        Ok((pid, ours.into(), group))
     }
 }
 
@@ -173,16 +180,24 @@ impl Runner {
         matches!(asked, Err(Errno::AGAIN))
     }
 
+    /// How many processes below it the kernel has ended for want of memory since this was last asked; `None` where it
+    /// does not say.
+    pub(crate) fn memory_kills(&mut self) -> Option<u32> {
+        let now = self.group.as_ref()?.kills().ok()?;
+        let fresh = now.saturating_sub(std::mem::replace(&mut self.kills, now));
+        Some(u32::try_from(fresh).unwrap_or(u32::MAX))
+    }
+
     fn gone(&self) -> Gone {
         Gone { pid: self.pid }
     }
 
-    /// Sends an order. The three descriptors become the program's standard ones.
-    pub(crate) async fn send(&self, order: &Order, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Gone> {
+    /// Sends an order. The first three descriptors become the program's standard ones.
+    pub(crate) async fn send(&self, order: &Order, given: &[BorrowedFd<'_>]) -> Result<(), Gone> {
         let wire = order.to_wire();
         let mut at = 0;
         while at < wire.len() {
-            let fds: &[BorrowedFd<'_>] = if at == 0 { &stdio } else { &[] };
+            let fds: &[BorrowedFd<'_>] = if at == 0 { given } else { &[] };
             let sent = self.socket.try_io(Interest::WRITABLE, || fdpass::send(&self.socket, &wire[at..], fds));
             match sent {
                 Ok(count) => at += count,

@@ -16,13 +16,13 @@ use std::time::Duration;
 use prost::Message;
 use runtime_host::fdpass;
 use runtime_host::frugal::{SYS_ADMIN, SYS_RESOURCE, withhold_capability};
-use runtime_host::reap::{Endings, Reaped, peek_any, reap_any, wait_for};
+use runtime_host::reap::{End, Endings, Reaped, peek_any, reap_any, wait_for};
 use runtime_host::spawn::{Announce, Identity, Limit, Program, RLIMIT_NOFILE, RLIMIT_NPROC, SpawnError, Step, spawn};
 use rustix::process::{Resource, getrlimit};
 
 use crate::log::log;
 use crate::order::{MAX_ORDER, Order, Reply, strings};
-use crate::tree;
+use crate::{trace, tree};
 
 pub(crate) const SOCKET: i32 = 3;
 
@@ -55,18 +55,23 @@ pub(crate) fn main(socket: UnixStream) -> ExitCode {
     };
     // Ends when the agent does, or does not speak as it should: either way nothing may be left.
     let _ = serve(&socket, &endings);
-    end_all();
+    end_all(&mut reap_any);
     ExitCode::SUCCESS
 }
 
 fn serve(socket: &UnixStream, endings: &Endings) -> io::Result<()> {
-    while let Some((order, fds)) = receive(socket)? {
-        let started = start(socket, &order, &fds);
+    while let Some((order, mut fds)) = receive(socket)? {
+        // The fourth is where its trace goes.
+        let record = fds.drain(fds.len().min(3)..).next().filter(|_| order.trace);
+        let started = start(socket, &order, &fds, record.is_some());
         drop(fds);
         match started {
             Ok(pid) => {
                 reply(socket, Reply::Started)?;
-                attend(socket, endings, pid, order.kill_leftovers)?;
+                match record {
+                    None => attend(socket, endings, pid, order.kill_leftovers)?,
+                    Some(record) => trace::attend::attend(socket, endings, pid, order.kill_leftovers, record)?,
+                }
             }
             Err(error) => {
                 let errno = error.source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
@@ -108,7 +113,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
     Ok(Some((order, fds)))
 }
 
-fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, SpawnError> {
+fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd], traced: bool) -> Result<i32, SpawnError> {
     let invalid = |source| SpawnError { step: Step::Exec, source };
     let paths = strings(&order.paths).map_err(invalid)?;
     let argv = strings(&order.argv).map_err(invalid)?;
@@ -131,8 +136,10 @@ fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, Spa
         announce: Some(Announce { to: socket.as_fd(), message: Reply::Starting { pid: 0 }.to_wire() }),
         groups: &[],
         substitute: None,
+        traced: None,
     };
-    let result = spawn(&program);
+    let start = if traced { trace::attend::start } else { spawn };
+    let result = start(&program);
     let noexec = rustix::io::Errno::NOEXEC.raw_os_error();
     if let Err(error) = &result
         && error.source.raw_os_error() == Some(noexec)
@@ -145,7 +152,7 @@ fn start(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> Result<i32, Spa
         let shell = [c"/bin/sh".to_owned()];
         program.paths = &shell;
         program.argv = &shell_argv;
-        return spawn(&program);
+        return start(&program);
     }
     result
 }
@@ -185,8 +192,19 @@ fn attend(socket: &UnixStream, endings: &Endings, leader: i32, kill_leftovers: b
             Reaped::NoChildren => return Err(io::ErrorKind::NotFound.into()),
         }
     };
+    attend_rest(socket, endings, end, kill_leftovers, &mut reap_any)
+}
+
+/// The same once the leader has ended.
+pub(crate) fn attend_rest(
+    socket: &UnixStream,
+    endings: &Endings,
+    end: End,
+    kill_leftovers: bool,
+    reap: &mut dyn FnMut() -> io::Result<Reaped>,
+) -> io::Result<()> {
     loop {
-        match reap_any()? {
+        match reap()? {
             Reaped::Child(..) => {}
             Reaped::NoChildren => return reply(socket, Reply::Ended { end: end.number(), empty: true }),
             Reaped::NoneYet => break,
@@ -194,10 +212,10 @@ fn attend(socket: &UnixStream, endings: &Endings, leader: i32, kill_leftovers: b
     }
     reply(socket, Reply::Ended { end: end.number(), empty: false })?;
     if kill_leftovers {
-        end_all();
+        end_all(reap);
     } else {
         loop {
-            match reap_any()? {
+            match reap()? {
                 Reaped::Child(..) => {}
                 Reaped::NoneYet => next_end(socket, endings)?,
                 Reaped::NoChildren => break,
@@ -208,17 +226,17 @@ fn attend(socket: &UnixStream, endings: &Endings, leader: i32, kill_leftovers: b
 }
 
 /// Waits for a child to end. No order comes while one is carried out: what can be read is the agent's end.
-fn next_end(socket: &UnixStream, endings: &Endings) -> io::Result<()> {
+pub(crate) fn next_end(socket: &UnixStream, endings: &Endings) -> io::Result<()> {
     if endings.wait_or(socket)? { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
 /// Kills everything below this process until nothing is.
-fn end_all() {
+fn end_all(reap: &mut dyn FnMut() -> io::Result<Reaped>) {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut pause = Duration::from_millis(1);
     loop {
         loop {
-            match reap_any() {
+            match reap() {
                 Ok(Reaped::Child(..)) => {}
                 Ok(Reaped::NoneYet) => break,
                 Ok(Reaped::NoChildren) | Err(_) => return,
@@ -231,7 +249,7 @@ fn end_all() {
     }
 }
 
-fn reply(mut socket: &UnixStream, reply: Reply) -> io::Result<()> {
+pub(crate) fn reply(mut socket: &UnixStream, reply: Reply) -> io::Result<()> {
     io::Write::write_all(&mut socket, &reply.to_wire())
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::log::log;
 use crate::process::requests;
-use crate::{Agent, archive, connect, files, identity, memory, setup, shutdown, ssh, uploads, watches};
+use crate::{Agent, archive, connect, files, identity, memory, setup, shutdown, ssh, trace, uploads, watches};
 
 /// Streams the host may have open: a process, its reader and a write for each, and as many file requests.
 const MAX_STREAMS: usize = 4096;
@@ -195,6 +195,9 @@ async fn handle(agent: &Arc<Agent>, first: Bytes, stream: &mut Stream) -> Result
                 .map_err(|error| GuestError::new(ErrorCode::Internal, format!("writing to the disks: {error}")))?;
             done()
         }
+        Ask::GetTraced(wanted) => trace::requests::get(agent, wanted, stream).await?,
+        // Where the kernel turns out not to, the command that wants it is refused.
+        Ask::CanTrace(_) => done(),
     };
     Ok(Some(last))
 }

@@ -32,6 +32,28 @@ pub(crate) fn read(path: &str, limit: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Where a link below /proc leads.
+pub(crate) fn link(path: &str) -> Option<Vec<u8>> {
+    Some(rustix::fs::readlinkat(proc_dir()?, path, Vec::new()).ok()?.into_bytes())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    Other,
+}
+
+/// What is at the end of a link below /proc, whatever its name is by now.
+pub(crate) fn kind(path: &str) -> Option<Kind> {
+    let found = rustix::fs::statat(proc_dir()?, path, rustix::fs::AtFlags::empty()).ok()?;
+    Some(match rustix::fs::FileType::from_raw_mode(found.st_mode) {
+        rustix::fs::FileType::RegularFile => Kind::File,
+        rustix::fs::FileType::Directory => Kind::Directory,
+        _ => Kind::Other,
+    })
+}
+
 fn numbers_in(path: &str) -> Vec<i32> {
     let Some(proc_dir) = proc_dir() else { return Vec::new() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

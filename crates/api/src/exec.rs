@@ -92,12 +92,16 @@ pub struct OutOfMemory {
     pub hint: String,
 }
 
-/// Files that a traced command touched; directories end in `/`.
+/// Files that a traced command, and all that it started, opened: absolute paths with links resolved, sorted;
+/// directories end in `/`. What is below `/proc`, `/sys` and `/dev` is left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TracedFiles {
+    /// Opened for reading, or run.
     pub read: Vec<String>,
+    /// Opened for writing, or made: a rename's new name, a link, a directory.
     pub written: Vec<String>,
+    /// There were more: the lists are not complete.
     pub truncated: bool,
 }
 

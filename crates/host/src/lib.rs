@@ -17,4 +17,5 @@ pub mod process;
 pub mod reap;
 pub mod spawn;
 pub mod substitute;
+pub mod trace;
 pub mod vsock;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::substitute::Substitute;
+use crate::trace::Held;
 
 pub const RLIMIT_NPROC: u32 = libc::RLIMIT_NPROC;
 pub const RLIMIT_NOFILE: u32 = libc::RLIMIT_NOFILE;
@@ -59,6 +60,8 @@ pub struct Program<'a> {
     pub groups: &'a [OwnedFd],
     /// One file that it opens is another.
     pub substitute: Option<&'a Substitute>,
+    /// It is held until its tracer has it; see [`crate::trace`].
+    pub traced: Option<&'a Held>,
 }
 
 /// Twelve bytes of which the middle four become the pid.
@@ -80,13 +83,14 @@ pub enum Step {
     Exec = 7,
     Substitute = 8,
     Groups = 9,
+    Trace = 10,
 }
 
 impl Step {
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         let first = [Self::Clone, Self::Descriptors, Self::Session, Self::Limits];
-        let last = [Self::Identity, Self::Directory, Self::Exec, Self::Substitute, Self::Groups];
+        let last = [Self::Identity, Self::Directory, Self::Exec, Self::Substitute, Self::Groups, Self::Trace];
         first.into_iter().chain(last).find(|step| *step as i32 == number)
     }
 }
@@ -114,6 +118,7 @@ struct Child {
     announce: Option<(RawFd, [u8; 12])>,
     groups: Vec<RawFd>,
     substitute: Option<(libc::sock_fprog, RawFd)>,
+    traced: Option<(libc::sock_fprog, RawFd)>,
     failed: (i32, i32),
 }
 
@@ -141,11 +146,8 @@ pub fn spawn(program: &Program<'_>) -> Result<i32, SpawnError> {
         death_signal: program.parent_death_signal,
         announce: program.announce.map(|announce| (announce.to.as_raw_fd(), announce.message)),
         groups: program.groups.iter().map(AsRawFd::as_raw_fd).collect(),
-        substitute: program.substitute.map(|wanted| {
-            // The kernel only reads it.
-            let filter = wanted.filter.as_ptr().cast_mut();
-            (libc::sock_fprog { len: wanted.filter.len() as u16, filter }, wanted.socket.as_raw_fd())
-        }),
+        substitute: program.substitute.map(|wanted| (as_program(&wanted.filter), wanted.socket.as_raw_fd())),
+        traced: program.traced.map(|held| (as_program(&held.filter), held.socket.as_raw_fd())),
         failed: (0, 0),
     };
     let mut stack: Vec<u128> = vec![0; STACK / size_of::<u128>()];
@@ -192,6 +194,11 @@ pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
     let open = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
     // SAFETY: it is open, was opened by our parent for us, and by contract this is called once per number.
     open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The kernel only reads it.
+fn as_program(filter: &[libc::sock_filter]) -> libc::sock_fprog {
+    libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() }
 }
 
 fn unset() -> libc::sigset_t {
@@ -260,6 +267,13 @@ unsafe fn become_program(child: &Child) -> (i32, i32) {
         for (resource, values) in &child.limits {
             if libc::syscall(libc::SYS_prlimit64, 0, *resource, values.as_ptr(), std::ptr::null::<u8>()) < 0 {
                 return (Step::Limits as i32, errno());
+            }
+        }
+        // While it still may install a filter that holds for programs with more rights than it.
+        if let Some((filter, socket)) = &child.traced {
+            let errno = crate::trace::hold(filter, *socket);
+            if errno != 0 {
+                return (Step::Trace as i32, errno);
             }
         }
         if let Some((uid, gid, groups)) = &child.ids
@@ -333,6 +347,7 @@ mod tests {
             announce: None,
             groups: &[],
             substitute: None,
+            traced: None,
         })?;
         drop(write);
         let mut out = String::new();
@@ -366,6 +381,7 @@ mod tests {
                 announce: None,
                 groups,
                 substitute: None,
+                traced: None,
             })
         };
         crate::reap::wait_for(start(&doors).unwrap()).unwrap();

@@ -217,6 +217,7 @@ mod tests {
             announce: None,
             groups: &[],
             substitute: Some(&substitute),
+            traced: None,
         })
         .unwrap();
         drop((write, substitute));

@@ -28,7 +28,11 @@ fn surface(source: &str) -> String {
 #[test]
 fn the_guest_protocol_only_grows() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest.surface");
-    let now = surface(concat!(include_str!("../src/guest.rs"), include_str!("../src/guest/watch.rs")));
+    let now = surface(concat!(
+        include_str!("../src/guest.rs"),
+        include_str!("../src/guest/command.rs"),
+        include_str!("../src/guest/watch.rs")
+    ));
     #[expect(clippy::disallowed_methods, reason = "the one switch of this test")]
     let update = std::env::var_os("UPDATE_SURFACE").is_some();
     if update {

@@ -75,13 +75,16 @@ kinds! {
     TransferLimit 409 "transfer_limit";
     WatchLimit 409 "watch_limit";
     RootUnavailable 409 "root_unavailable";
+    GuestUpgradeRequired 409 "guest_upgrade_required";
     UpgradeRequired 410 "upgrade_required";
     Gone 410 "gone";
     TooLarge 413 "request_too_large";
     FileTooLarge 413 "file_too_large";
+    UriTooLong 414 "uri_too_long";
     IdempotencyKeyReused 422 "idempotency_key_reused";
     QuotaExceeded 429 "quota_exceeded";
     RateLimited 429 "rate_limited";
+    HeadersTooLarge 431 "headers_too_large";
     Internal 500 "internal_error";
     Unavailable 501 "unavailable";
     Unsupported 501 "unsupported";

@@ -93,14 +93,7 @@ pub(crate) async fn refusal(
     let rest = rest.strip_prefix("sandboxes/")?;
     // An id holds neither of the two.
     let (id, tail) = rest.split_at(rest.find(['/', ':'])?);
-    let known = OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words));
-    // `GET` of a process exists; what a process traced does not yet.
-    let of_a_process = tail.starts_with("/processes/") && tail.ends_with("/files");
-    let (kind, what) = match known {
-        Some((_, kind, what)) => (*kind, *what),
-        None if of_a_process => (Kind::Unavailable, "This part of processes"),
-        None => return None,
-    };
+    let (_, kind, what) = *OF_A_SANDBOX.iter().find(|(words, ..)| starts_with_words(tail, words))?;
     if let Err(error) = may() {
         return Some(error);
     }

@@ -83,6 +83,8 @@ pub trait Store: Send + Sync + 'static {
     async fn remember(&self, row: IdempotencyRow) -> Result<(), StoreError>;
     /// Joins the next batch; the caller waits for a place in it, not for the disk. The receiver tells when it is durable.
     async fn remember_later(&self, row: IdempotencyRow) -> tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
+    /// Puts another replay into a record that is there, for as long as that holds; without one, nothing.
+    async fn amend(&self, row: IdempotencyRow) -> Result<(), StoreError>;
     /// Scopes and keys after the given ones, in order; at most `limit`.
     async fn remembered_keys(&self, after: (String, String), limit: u32) -> Result<Vec<(String, String)>, StoreError>;
     /// Drops idempotency records past their time, the oldest remembered bodies beyond [`REMEMBERED_BYTES`], and deleted answers older than `deleted_before_ms`.

@@ -146,6 +146,14 @@ async fn records_are_kept_once_and_for_their_time() {
     later.await.unwrap().unwrap();
     let held = store.remembered("org", "k", 9_999).await.unwrap().unwrap();
     assert!(held.replay == Replay::Body(b"first".to_vec()));
+    store.amend(key("k", Replay::Body(b"amended".to_vec()))).await.unwrap();
+    let held = store.remembered("org", "k", 9_999).await.unwrap().unwrap();
+    assert!(held.replay == Replay::Body(b"amended".to_vec()));
+    // Not another request's record, and not one that is not there.
+    store.amend(IdempotencyRow { fingerprint: [9; 32], ..key("k", Replay::Body(Vec::new())) }).await.unwrap();
+    assert!(store.remembered("org", "k", 9_999).await.unwrap().unwrap() == held);
+    store.amend(key("none", Replay::Body(Vec::new()))).await.unwrap();
+    assert!(store.remembered("org", "none", 0).await.unwrap().is_none());
     assert!(store.remembered("org", "k", 10_000).await.unwrap().is_none());
     assert!(store.remembered("other", "k", 0).await.unwrap().is_none());
     store.sweep(10_000, 0).await.unwrap();

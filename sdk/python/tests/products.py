@@ -53,6 +53,7 @@ async def play(client: Any) -> dict[str, Any]:
         await terminals(box, step)
         await folders(box, step)
         await watches(box, step)
+        await traces(box, step)
         await sessions(box, step)
         await previews(box, step)
         await snapshots(client, box, step)
@@ -124,6 +125,34 @@ async def terminals(box: Any, step: Any) -> None:
     await step("terminal.refused", refused)
     await step("forward_port", forward)
     await step("forward_port.wrong", no_port)
+
+
+async def traces(box: Any, step: Any) -> None:
+    def told(files: Any) -> Any:
+        own = lambda paths: [path for path in paths if path.startswith("/workspace/traced/")]  # noqa: E731
+        return [type(files).__name__, own(files.read), own(files.written), files.truncated, "/usr/bin/cat" in files.read]
+
+    async def of_an_exec() -> Any:
+        line = "mkdir -p traced/d; ln -s d traced/l; echo x > traced/in; cat traced/in > traced/l/out; ls traced/l"
+        return told((await settle(box.exec(line, trace_files=True))).files)
+
+    async def of_a_process() -> Any:
+        process = await settle(box.spawn("read x; cat traced/in", stdin="pipe", trace_files=True))
+        early = None
+        try:
+            await settle(process.files())
+        except withruntime.RuntimeError as error:
+            early = error_of(error)
+        await settle(process.write("\n"))
+        await settle(process.wait())
+        return [early, told(await settle(process.files()))]
+
+    async def of_none() -> Any:
+        return (await settle(box.exec("true"))).files
+
+    await step("traced.exec", of_an_exec)
+    await step("traced.process", of_a_process)
+    await step("traced.not", of_none)
 
 
 async def folders(box: Any, step: Any) -> None:

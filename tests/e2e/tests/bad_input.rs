@@ -206,6 +206,37 @@ fn requests_that_are_no_http() {
 }
 
 #[test]
+fn what_is_no_request_is_refused_as_everything_is() {
+    let stack = Stack::start();
+    let api = stack.api();
+    let long = format!("GET /v1/{} HTTP/1.1\r\nHost: x\r\n\r\n", "p".repeat(70_000));
+    let wide = format!("{}X-Wide: {}\r\n\r\n", api.head("GET", "/v1/me", &[]), "w".repeat(300_000));
+    let many: String = (0..200).map(|n| format!("X-Header-{n}: value\r\n")).collect();
+    let many = format!("{}{many}\r\n", api.head("GET", "/v1/me", &[]));
+    for (bytes, status, code) in [
+        ("no request\r\n\r\n", 400, "invalid_request"),
+        ("GET /v1/me HTTP/1.1\r\nno colon\r\n\r\n", 400, "invalid_request"),
+        (&long, 414, "uri_too_long"),
+        (&wide, 431, "headers_too_large"),
+        (&many, 431, "headers_too_large"),
+    ] {
+        let mut connection = api.connect();
+        connection.write(bytes.as_bytes()).expect("it is taken");
+        let answer = connection.read_answer().expect("a whole answer");
+        let error = answer.refused(status, code);
+        assert_eq!(answer.header("x-request-id"), error["requestId"].as_str(), "{error}");
+        assert_eq!(answer.header("connection"), Some("close"));
+    }
+    // After a good one on the same connection, too.
+    let mut connection = api.connect();
+    let good = api.head("GET", "/health", &[]).replace("Connection: close\r\n", "");
+    connection.write(format!("{good}\r\n").as_bytes()).expect("it is taken");
+    let _ = connection.read_answer().expect("a whole answer").ok();
+    connection.write(b"no request\r\n\r\n").expect("it is taken");
+    let _ = connection.read_answer().expect("a whole answer").refused(400, "invalid_request");
+}
+
+#[test]
 fn paths_that_try_to_leave() {
     let stack = Stack::start();
     let api = stack.api();

@@ -218,6 +218,13 @@ checks! {
         lifecycle_and_lists
         commands
         processes;
+    traces:
+        an_exec_tells_the_files_it_read_and_wrote
+        links_are_resolved_and_what_a_child_or_sudo_opens_counts
+        a_streamed_exec_ends_with_its_files
+        a_process_tells_its_files_after_its_end
+        a_repeat_of_a_traced_exec_tells_the_same_files
+        programs_of_every_kind_run_traced_as_they_do_without;
     adapter_e2b:
         create_run_write_read_kill
         what_its_users_do_next;

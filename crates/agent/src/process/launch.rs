@@ -18,6 +18,7 @@ use super::{Phase, Proc, State, now, terminal};
 use crate::Agent;
 use crate::order::{Order, Reply};
 use crate::pool::Runner;
+use crate::trace::Trace;
 use crate::users::{SANDBOX_NAME, users};
 
 pub(crate) const HOME: &str = "/workspace";
@@ -71,6 +72,10 @@ pub(crate) async fn start(agent: &Arc<Agent>, command: Command, wish: Wish) -> R
         terminal: Mutex::default(),
         state: watch::Sender::new(State::default()),
         helpers: watch::Sender::default(),
+        trace: match command.trace_files {
+            true => Some(Trace::new().map_err(|error| refuse(ErrorCode::Busy, format!("making a trace: {error}")))?),
+            false => None,
+        },
     };
     let (proc, known) = agent.table.enter(proc)?;
     if known {
@@ -103,7 +108,10 @@ async fn launch(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, wish: Wish)
         None => pipe_ends(order, wish.stdin)?,
     };
     let mark = agent.reaper.mark();
-    let (runner, reply, pid) = begin(agent, order, theirs.stdio(agent)).await?;
+    let stdio = theirs.stdio(agent);
+    let given: Vec<BorrowedFd<'_>> =
+        stdio.into_iter().chain(proc.trace.as_ref().map(|trace| trace.record.fd())).collect();
+    let (runner, reply, pid) = begin(agent, order, &given).await?;
     drop(theirs);
     match (reply, pid) {
         (Reply::Started, Some(pid)) => {
@@ -179,10 +187,10 @@ fn terminal_ends(proc: &Proc, order: &Order, size: Pty) -> Result<(Ends, Theirs)
 pub(crate) async fn begin(
     agent: &Arc<Agent>,
     order: &Order,
-    stdio: [BorrowedFd<'_>; 3],
+    given: &[BorrowedFd<'_>],
 ) -> Result<(Runner, Reply, Option<i32>), GuestError> {
     for _ in 0..ATTEMPTS {
-        if let Some(begun) = give(agent, order, stdio).await? {
+        if let Some(begun) = give(agent, order, given).await? {
             return Ok(begun);
         }
     }
@@ -194,10 +202,12 @@ pub(crate) async fn begin(
 async fn give(
     agent: &Arc<Agent>,
     order: &Order,
-    stdio: [BorrowedFd<'_>; 3],
+    given: &[BorrowedFd<'_>],
 ) -> Result<Option<(Runner, Reply, Option<i32>)>, GuestError> {
     let mut runner = agent.pool.take().await.map_err(|error| refuse(ErrorCode::Busy, chain(&error)))?;
-    if runner.send(order, stdio).await.is_err() {
+    // What it ends from now on is this order's.
+    let _ = runner.memory_kills();
+    if runner.send(order, given).await.is_err() {
         return Ok(None);
     }
     let mut pid = None;
@@ -237,6 +247,9 @@ fn not_started(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, step: Step, 
             let message = "starting a process: its arguments and environment are longer than the kernel takes";
             Err(refuse(ErrorCode::TooLarge, message))
         }
+        (Step::Trace, _) => {
+            Err(refuse(ErrorCode::Unsupported, format!("tracing a process: this kernel does not: {errno}")))
+        }
         (Step::Exec, _) => {
             let name = String::from_utf8_lossy(order.argv.first().map_or(&b""[..], Vec::as_slice)).into_owned();
             let (code, text) = match errno {
@@ -251,6 +264,9 @@ fn not_started(agent: &Arc<Agent>, proc: &Arc<Proc>, order: &Order, step: Step, 
             proc.output.close();
             proc.set_terminal(None);
             proc.stdin.shut();
+            if let Some(trace) = &proc.trace {
+                trace.close(false);
+            }
             proc.state.send_modify(|state| {
                 state.phase = Phase::Ended { end: Some(End::Code(code)), at: now(), duration_ms: 0 };
                 state.settled = true;
@@ -370,6 +386,7 @@ fn make_order(agent: &Agent, command: &Command, wish: Wish) -> Result<Order, Gue
         max_processes: agent.process_limit(identity_uid),
         kill_leftovers: wish.exec,
         terminal: wish.pty.is_some(),
+        trace: command.trace_files,
     })
 }
 

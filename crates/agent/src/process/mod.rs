@@ -19,6 +19,8 @@ use tokio::sync::watch;
 use output::Output;
 use stdin::Stdin;
 
+use crate::trace::Trace;
+
 /// One process, from the request until it is forgotten.
 pub(crate) struct Proc {
     pub(crate) id: String,
@@ -40,6 +42,7 @@ pub(crate) struct Proc {
     pub(crate) state: watch::Sender<State>,
     /// Runners of commands that its tree started under `sudo`.
     pub(crate) helpers: watch::Sender<BTreeSet<i32>>,
+    pub(crate) trace: Option<Trace>,
 }
 
 #[derive(Clone, Default)]
@@ -118,7 +121,13 @@ impl Proc {
             attached,
             duration_ms,
             leftovers,
+            traced: self.trace.is_some(),
         }
+    }
+
+    /// Memory that it holds once it has ended.
+    pub(crate) fn weight(&self) -> usize {
+        self.output.weight() + self.trace.as_ref().map_or(0, Trace::weight)
     }
 
     /// Does something with its terminal; `None` if it has none, or none any more.

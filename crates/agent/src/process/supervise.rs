@@ -89,11 +89,13 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
             end.map(End::from_number).or(adopted)
         }
     };
-    // As a signal, or as a shell passes it on.
-    let killed = matches!(end, Some(End::Signal(9) | End::Code(137)));
-    let short_of_memory = killed && memory::kernel_killed();
+    let short_of_memory = runner.memory_kills().unwrap_or_else(|| {
+        // As a signal, or as a shell passes it on.
+        let killed = matches!(end, Some(End::Signal(9) | End::Code(137)));
+        u32::from(killed && memory::kernel_killed())
+    });
     proc.state.send_modify(|state| {
-        state.oom_kills += u32::from(short_of_memory);
+        state.oom_kills = state.oom_kills.saturating_add(short_of_memory);
         // Killed because its time was up, or it just ended at that moment by itself.
         state.timed_out &= !matches!(end, Some(End::Code(_)));
         state.phase = Phase::Ended { end, at: now(), duration_ms: proc.started.elapsed().as_millis() as u64 };
@@ -112,7 +114,7 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
             kill_orphans(&agent).await;
             let _ = tokio::time::timeout(KILL_WAIT, end_helpers(&proc)).await;
         }
-        finish(&agent, &proc, &mut readers, &hurry, Duration::ZERO).await;
+        finish(&agent, &proc, &mut readers, &hurry, Duration::ZERO, true).await;
         return;
     }
     let doomed = proc.exec || proc.state.borrow().timed_out;
@@ -130,9 +132,10 @@ pub(crate) async fn watch(agent: Arc<Agent>, proc: Arc<Proc>, mut runner: Runner
             }
         }
         let _ = tokio::time::timeout(KILL_WAIT, end_helpers(&proc)).await;
-        finish(&agent, &proc, &mut readers, &hurry, if empty { LINGER } else { Duration::ZERO }).await;
+        let linger = if empty { LINGER } else { Duration::ZERO };
+        finish(&agent, &proc, &mut readers, &hurry, linger, lost_runner).await;
     } else {
-        finish(&agent, &proc, &mut readers, &hurry, LINGER).await;
+        finish(&agent, &proc, &mut readers, &hurry, LINGER, lost_runner).await;
     }
     if !empty && !lost_runner {
         // What it left lives on under its runner: listed, and killable, until the last one is gone.
@@ -170,6 +173,7 @@ async fn finish(
     readers: &mut [JoinHandle<()>; 2],
     hurry: &tokio_watch::Sender<bool>,
     linger: Duration,
+    lost_runner: bool,
 ) {
     let [out, err] = readers;
     let both = async {
@@ -182,6 +186,9 @@ async fn finish(
         both.await;
     }
     proc.output.close();
+    if let Some(trace) = &proc.trace {
+        trace.close(lost_runner);
+    }
     proc.set_terminal(None);
     agent.table.ended(proc);
     proc.state.send_modify(|state| state.settled = true);
@@ -382,6 +389,7 @@ mod tests {
             terminal: std::sync::Mutex::default(),
             state: tokio_watch::channel(State::default()).0,
             helpers: tokio_watch::channel(BTreeSet::new()).0,
+            trace: None,
         })
     }
 

@@ -136,7 +136,7 @@ impl Inner {
                 proc.output.forget();
             }
         }
-        let mut weight: usize = self.ended.iter().map(|(_, proc)| proc.output.weight()).sum();
+        let mut weight: usize = self.ended.iter().map(|(_, proc)| proc.weight()).sum();
         let mut index = 0;
         while self.ended.len() > KEPT_ENDED && index + KEPT_ENDED < self.ended.len() {
             let (at, proc) = &self.ended[index];
@@ -149,7 +149,7 @@ impl Inner {
                 index += 1;
                 continue;
             }
-            weight = weight.saturating_sub(proc.output.weight());
+            weight = weight.saturating_sub(proc.weight());
             if let Some((_, proc)) = self.ended.remove(index) {
                 self.remove(&proc);
             }

@@ -43,7 +43,7 @@ pub(crate) async fn serve(agent: &Arc<Agent>, wanted: Ssh, stream: &mut Stream) 
         .map_err(|error| GuestError::new(ErrorCode::Internal, format!("a login over SSH: {error}")))??;
     let order = order(agent, &login.config());
     let (ends, theirs) = pipe_ends(&order, true)?;
-    let begun = begin(agent, &order, theirs.stdio(agent)).await?;
+    let begun = begin(agent, &order, &theirs.stdio(agent)).await?;
     drop(theirs);
     let (runner, pid) = match begun {
         (runner, Reply::Started, Some(pid)) => (runner, pid),
@@ -81,6 +81,7 @@ fn order(agent: &Agent, config: &Path) -> Order {
         // What a session left in the background lives on, as it does on other machines.
         kill_leftovers: false,
         terminal: false,
+        trace: false,
     }
 }
 

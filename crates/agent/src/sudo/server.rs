@@ -4,7 +4,7 @@
 //! While the caller waits, its connection stands for it; closed early, the command is killed.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,9 +111,16 @@ async fn run(agent: &Arc<Agent>, socket: &mut UnixStream) -> Result<Option<i32>,
         move || memory::owner(&agent, pid)
     });
     let owner = owner.await.ok().flatten();
-    let order = order(agent, ask, uid, owner.is_none())?;
+    let mut order = order(agent, ask, uid, owner.is_none())?;
+    // What it opens is told with what its caller opens.
+    let record = owner.as_ref().and_then(|owner| owner.trace.as_ref()).map(|trace| trace.record.fd());
+    order.trace = record.is_some();
+    let given: Vec<BorrowedFd<'_>> =
+        [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()].into_iter().chain(record).collect();
     let mut runner = agent.pool.take().await.map_err(|_| Refusal::Busy)?;
-    runner.send(&order, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]).await.map_err(|_| Refusal::Busy)?;
+    let _ = runner.memory_kills();
+    runner.send(&order, &given).await.map_err(|_| Refusal::Busy)?;
+    drop(given);
     drop((stdin, stdout, stderr));
     if let Some(owner) = &owner {
         owner.add_helper(runner.pid);
@@ -127,6 +134,9 @@ async fn run(agent: &Arc<Agent>, socket: &mut UnixStream) -> Result<Option<i32>,
         return Err(refusal);
     }
     let (end, empty) = until_end(socket, &mut runner).await;
+    if let (Some(owner), Some(killed @ 1..)) = (&owner, runner.memory_kills()) {
+        owner.state.send_modify(|state| state.oom_kills = state.oom_kills.saturating_add(killed));
+    }
     if empty {
         leave(agent, owner.as_ref(), runner);
     } else {
@@ -258,6 +268,7 @@ fn order(agent: &Agent, ask: Ask, caller: u32, alone: bool) -> Result<Order, Ref
         max_processes: agent.process_limit(uid),
         kill_leftovers: alone,
         terminal: false,
+        trace: false,
     })
 }
 

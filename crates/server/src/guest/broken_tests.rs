@@ -77,6 +77,41 @@ async fn a_guest_that_sends_more_than_the_head_is_cut() {
 }
 
 #[tokio::test]
+async fn a_trace_is_asked_again_and_one_that_is_lost_says_so() {
+    use runtime_proto::guest::Traced;
+    let told = |path: &str| Tell::Traced(Traced { read: vec![path.to_owned()], ..Traced::default() });
+    let traced = runtime_proto::guest::Process { traced: true, ..process(S::Exited, Some(0)) };
+    let node = Scripted::new(vec![
+        script(move |agent| async move {
+            agent.tell(told("/b")).await;
+            agent.cut().await;
+        }),
+        script(move |agent| async move {
+            agent.tell(told("/b")).await;
+            agent.tell(told("/a")).await;
+            answer(agent, Tell::Done(runtime_proto::guest::Nothing {})).await;
+        }),
+    ]);
+    let files = guest(&node).files_of(&traced).await.expect("it is traced");
+    assert_eq!((files.read, files.truncated), (vec!["/a".to_owned(), "/b".to_owned()], false));
+    assert_eq!(guest(&node).files_of(&process(S::Exited, Some(0))).await, None);
+    let lost = Scripted::new(vec![script(|agent| {
+        agent.refuse(GuestError::new(ErrorCode::NoSuchProcess, "there is no process p"))
+    })]);
+    let files = guest(&lost).files_of(&traced).await.expect("it is traced");
+    assert!(files.truncated && files.read.is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_trace_runs_nothing() {
+    let refuse = |code| script(move |agent: Agent| agent.refuse(GuestError::new(code, "why")));
+    let old = Scripted::new(vec![refuse(ErrorCode::Unsupported)]);
+    let error = guest(&old).can_trace().await.expect_err("it cannot");
+    assert_eq!((error.status(), error.kind()), (409, Kind::GuestUpgradeRequired));
+    assert_eq!(old.asked().len(), 1);
+}
+
+#[tokio::test]
 async fn a_command_that_reads_no_input_is_not_waited_for() {
     let node = Scripted::new(vec![script(|agent| answer(agent, done(b"")))]);
     let ran = guest(&node).exec(exec("k", 100, true), Some(Bytes::from(vec![1; 1 << 20]))).await.unwrap();

@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
     env: BTreeMap<String, String>,
     pub(crate) stdin: Option<Bytes>,
     timeout_ms: Option<u64>,
-    trace_files: bool,
+    pub(crate) trace_files: bool,
 }
 
 /// What the sandbox lends to its commands.
@@ -108,12 +108,7 @@ impl Wanted {
 
     /// What is refused under codes of its own, after the fields themselves were found right.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
-        check_env(&self.env, ENV_VARS, ENV_BYTES)?;
-        if self.trace_files {
-            return Err(ApiError::new(Kind::Unavailable, "traceFiles is not available on this server.")
-                .hint("Leave traceFiles out; the command itself runs the same."));
-        }
-        Ok(())
+        check_env(&self.env, ENV_VARS, ENV_BYTES)
     }
 
     /// Refuses a time that the sandbox does not have, before anything wakes it.
@@ -167,6 +162,7 @@ impl Wanted {
             timeout_ms,
             key,
             process_id,
+            trace_files: self.trace_files,
         }
     }
 }
@@ -291,7 +287,7 @@ mod tests {
             (json!({"command": "a", "env": {"A": "x\0"}}), Kind::InvalidEnv),
             (json!({"command": "a", "env": many}), Kind::EnvTooLarge),
             (json!({"command": "a", "env": heavy}), Kind::EnvTooLarge),
-            (json!({"command": "a", "traceFiles": true}), Kind::Unavailable),
+            (json!({"command": "a", "traceFiles": "yes"}), Kind::InvalidRequest),
         ] {
             let short: String = body.to_string().chars().take(80).collect();
             assert_eq!(refused(body).0, kind, "{short}");

@@ -1,7 +1,7 @@
 //! What an agent tells, in the words of the API. A guest may lie: no number or text from it may break the answer.
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use runtime_api::exec::{CommandUser, ExitEvent, OutOfMemory};
+use runtime_api::exec::{CommandUser, ExitEvent, OutOfMemory, TracedFiles};
 use runtime_api::file::{FileEntry, FileType};
 use runtime_api::process::{OutputEncoding, ProcessInfo, ProcessState};
 use runtime_proto::guest;
@@ -45,7 +45,7 @@ pub(crate) fn process(process: guest::Process, memory_mib: u64) -> ProcessInfo {
 }
 
 /// The last event of a stream.
-pub(crate) fn exit(process: &guest::Process, memory_mib: u64) -> ExitEvent {
+pub(crate) fn exit(process: &guest::Process, memory_mib: u64, files: Option<TracedFiles>) -> ExitEvent {
     let state = state(process);
     ExitEvent {
         exit_code: exit_code(process),
@@ -53,7 +53,7 @@ pub(crate) fn exit(process: &guest::Process, memory_mib: u64) -> ExitEvent {
         timed_out: state == ProcessState::TimedOut,
         duration_ms: Some(process.duration_ms),
         out_of_memory: out_of_memory(process.oom_kills, memory_mib),
-        files: None,
+        files,
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
         ] {
             let info = process(ended(from, code), 512);
             assert_eq!((info.state, info.exit_code), (state, shown), "{from:?} {code:?}");
-            assert_eq!(exit(&ended(from, code), 512).timed_out, from == S::TimedOut);
+            assert_eq!(exit(&ended(from, code), 512, None).timed_out, from == S::TimedOut);
         }
     }
 

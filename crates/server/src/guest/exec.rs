@@ -4,34 +4,25 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use chrono::Utc;
-use runtime_api::exec::{ExecAnswer, ExecEvent, ExecRequest};
+use runtime_api::exec::{ExecAnswer, ExecEvent, ExecRequest, TracedFiles};
 use runtime_api::process::ProcessState;
-use runtime_proto::guest::{Exec, Spawn};
-use serde::{Deserialize, Serialize};
+use runtime_proto::guest::Exec;
 
 use super::command::Wanted;
 use super::convert;
 use super::gateway::{Guest, Ran, is_replay};
 use super::stream::Follower;
+use super::streamed;
 use crate::error::ApiError;
 use crate::fields::boolean;
-use crate::http::late;
-use crate::idempotency::{Answer, Claim, Keep};
+use crate::idempotency::{Answer, Keep};
 use crate::{AppState, Call, Caller};
 
 /// Output kept of each stream of a short and of a long command.
 const SHORT_HEAD: u64 = 65_536;
 const LONG_HEAD: u64 = 1024 * 1024;
 const SHORT_MS: u64 = 60_000;
-
-/// What is remembered of a streamed exec: where its output is.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Started {
-    process_id: String,
-}
 
 /// Run one command and answer its end, or its output as it comes.
 #[utoipa::path(
@@ -51,16 +42,7 @@ pub(super) async fn exec(State(app): State<AppState>, Path(id): Path<String>, ca
     match read(&call) {
         Err(error) => error.into_response(),
         Ok((wanted, false)) => app.answer_once(call, move |app, call| run(app, id, wanted, call)).await,
-        Ok((wanted, true)) => match streamed(app, id, wanted, call).await {
-            Ok((follower, replayed)) => {
-                let mut response = lines(follower);
-                if replayed {
-                    late::mark_replayed(response.headers_mut());
-                }
-                response
-            }
-            Err(error) => error.into_response(),
-        },
+        Ok((wanted, true)) => streamed::answer(app, id, wanted, call).await.unwrap_or_else(IntoResponse::into_response),
     }
 }
 
@@ -76,6 +58,9 @@ fn read(call: &Call) -> Result<(Wanted, bool), ApiError> {
 async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Result<Answer, ApiError> {
     wanted.check_time(&app, &call.caller, &id).await?;
     let guest = Guest::reach(&app, &call.caller, &id).await?;
+    if wanted.trace_files {
+        guest.can_trace().await?;
+    }
     let around = guest.around();
     let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
     let stdin = wanted.stdin.take();
@@ -87,24 +72,26 @@ async fn run(app: AppState, id: String, mut wanted: Wanted, call: Call) -> Resul
     };
     let ran = guest.exec(exec, stdin).await?;
     let replayed = is_replay(&process_id, &ran.process);
-    let whole = answer(ran, guest.memory_mib());
+    let files = guest.files_of(&ran.process).await;
+    let whole = answer(ran, guest.memory_mib(), files);
     // The agent finds this process by its key until the record is on the disk.
     Answer::json(&whole)?.keep(Keep::Later).replays(replayed).or_brief(|| brief(&whole))
 }
 
-/// What is remembered of an answer with much output: how it ended and which process it was. The output itself is kept
-/// by the agent, under that process, for as long as it keeps ended ones.
+/// What is remembered of an answer with much output: how it ended and which process it was. The output itself, and what
+/// it traced, are kept by the agent, under that process, for as long as it keeps ended ones.
 fn brief(whole: &ExecAnswer) -> ExecAnswer {
     ExecAnswer {
         stdout: String::new(),
         stderr: String::new(),
         stdout_truncated: whole.stdout_truncated || !whole.stdout.is_empty(),
         stderr_truncated: whole.stderr_truncated || !whole.stderr.is_empty(),
+        files: whole.files.as_ref().map(|_| TracedFiles { truncated: true, ..TracedFiles::default() }),
         ..whole.clone()
     }
 }
 
-fn answer(ran: Ran, memory_mib: u64) -> ExecAnswer {
+fn answer(ran: Ran, memory_mib: u64, files: Option<TracedFiles>) -> ExecAnswer {
     let process = ran.process;
     ExecAnswer {
         exit_code: convert::exit_code(&process),
@@ -116,7 +103,7 @@ fn answer(ran: Ran, memory_mib: u64) -> ExecAnswer {
         duration_ms: Some(process.duration_ms),
         replayed: false,
         out_of_memory: convert::out_of_memory(process.oom_kills, memory_mib),
-        files: None,
+        files,
         process_id: process.id,
     }
 }
@@ -125,60 +112,13 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Starts the command in a task of its own: a client that hangs up now must not leave it without its input, or its key
-/// without an outcome.
-async fn streamed(app: AppState, id: String, wanted: Wanted, call: Call) -> Result<(Follower, bool), ApiError> {
-    app.not_draining()?;
-    let stopping = app.sandboxes().stopping().clone();
-    let work = app.clone().tasks().spawn(async move {
-        wanted.check_time(&app, &call.caller, &id).await?;
-        let guest = Guest::reach(&app, &call.caller, &id).await?;
-        let request_id = call.request_id.0.to_string();
-        let (process_id, replayed) = match app.claim(&call).await? {
-            Claim::Done(body) => (remembered(&body)?, true),
-            Claim::Fresh(ticket) => {
-                let started = start(&guest, wanted, &call).await;
-                let outcome = match &started {
-                    Ok((id, _)) => Answer::json(&Started { process_id: id.clone() }).map(|a| a.keep(Keep::Later)),
-                    Err(error) => Err(error.clone()),
-                };
-                ticket.finish(&outcome).await?;
-                started?
-            }
-        };
-        let start = ExecEvent::Start { process_id: process_id.clone(), replayed };
-        Ok((Follower::new(guest, process_id, request_id, 0, false).say(start).until(stopping), replayed))
-    });
-    work.await.map_err(|error| ApiError::internal("starting a streamed command", error))?
-}
-
-async fn start(guest: &Guest, mut wanted: Wanted, call: &Call) -> Result<(String, bool), ApiError> {
-    let around = guest.around();
-    let timeout_ms = wanted.exec_timeout_ms(&around, Utc::now())?;
-    let stdin = wanted.stdin.take();
-    let process_id = new_process_id();
-    let spawn = Spawn {
-        command: Some(wanted.into_command(&around, timeout_ms, process_key(call), process_id.clone())),
-        stdin_pipe: false,
-        has_stdin: stdin.is_some(),
-        pty: None,
-        exec: true,
-        binary: false,
-    };
-    let process = guest.spawn(spawn, stdin).await?;
-    let replayed = is_replay(&process_id, &process);
-    Ok((process.id, replayed))
-}
-
-fn remembered(body: &Bytes) -> Result<String, ApiError> {
-    serde_json::from_slice::<Started>(body)
-        .map(|started| started.process_id)
-        .map_err(|error| ApiError::internal("reading the remembered start of a command", error))
-}
-
 /// A body of events, whole lines at a time.
 pub(super) fn lines(follower: Follower) -> Response {
-    let mut response = Body::from_stream(follower.into_stream()).into_response();
+    as_lines(Body::from_stream(follower.into_stream()))
+}
+
+pub(super) fn as_lines(body: Body) -> Response {
+    let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/x-ndjson"));
     headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
@@ -233,7 +173,7 @@ mod tests {
                 stdout_truncated: false,
                 stderr_truncated: false,
             };
-            let whole = answer(ran, 1024);
+            let whole = answer(ran, 1024, None);
             Answer::json(&whole).and_then(|answer| answer.or_brief(|| brief(&whole))).expect("an answer")
         };
         assert!(answered("x".to_owned()).brief.is_none());

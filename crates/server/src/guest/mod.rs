@@ -16,9 +16,12 @@ mod files;
 pub(crate) mod gateway;
 mod output;
 mod processes;
+mod refusal;
 mod sockets;
 mod stream;
+mod streamed;
 mod terminal;
+mod trace;
 mod tunnel;
 mod uploads;
 pub(crate) mod visit;
@@ -44,6 +47,7 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(processes::write))
         .routes(routes!(processes::signal))
         .routes(routes!(processes::resize))
+        .routes(routes!(trace::files))
         .routes(routes!(terminal::open))
         .routes(routes!(tunnel::open))
         .routes(routes!(content::read, content::write))

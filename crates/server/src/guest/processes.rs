@@ -99,6 +99,9 @@ fn size(mut fields: Fields) -> Checked<Pty> {
 async fn start(app: AppState, id: String, mut wanted: Wanted, how: How, call: Call) -> Result<Answer, ApiError> {
     wanted.check_time(&app, &call.caller, &id).await?;
     let guest = Guest::reach(&app, &call.caller, &id).await?;
+    if wanted.trace_files {
+        guest.can_trace().await?;
+    }
     let around = guest.around();
     let timeout_ms = wanted.process_timeout_ms(&around, Utc::now())?;
     let stdin = wanted.stdin.take();
@@ -163,7 +166,7 @@ pub(super) async fn get(
     Ok(Json(convert::process(found, guest.memory_mib())))
 }
 
-async fn find(guest: &Guest, process: &str) -> Result<Process, ApiError> {
+pub(super) async fn find(guest: &Guest, process: &str) -> Result<Process, ApiError> {
     match guest.again(Ask::GetProcess(ProcessRef { process_id: process_id(process)? })).await? {
         Tell::Process(process) => Ok(process),
         _ => Err(from_ask(AskError::Unexpected)),
@@ -171,7 +174,7 @@ async fn find(guest: &Guest, process: &str) -> Result<Process, ApiError> {
 }
 
 /// No process has a longer id than this server makes, and the agent need not read one that does.
-fn process_id(text: &str) -> Result<String, ApiError> {
+pub(super) fn process_id(text: &str) -> Result<String, ApiError> {
     if text.is_empty() || text.len() > 128 || text.contains('\0') {
         return Err(ApiError::new(Kind::NotFound, "There is no process with this id in the sandbox."));
     }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use runtime_api::exec::{ExecEvent, StreamError};
+use runtime_api::exec::{ExecEvent, ExitEvent, StreamError};
 use runtime_api::process::ProcessState;
 use runtime_proto::guest::{Ask, Follow, Process, Tell};
 use runtime_proto::node::{AskError, GuestStream};
@@ -41,7 +41,11 @@ pub(crate) struct Follower {
     broken_since: Option<Instant>,
     lines: BytesMut,
     ended: bool,
+    at_exit: Option<AtExit>,
 }
+
+/// Told of the exit and of all bytes of output, before the client is.
+type AtExit = Box<dyn FnOnce(&ExitEvent, u64) + Send>;
 
 impl Follower {
     pub(crate) fn new(guest: Guest, process_id: String, request_id: String, cursor: u64, binary: bool) -> Self {
@@ -56,6 +60,7 @@ impl Follower {
             broken_since: None,
             lines: BytesMut::new(),
             ended: false,
+            at_exit: None,
         }
     }
 
@@ -68,6 +73,11 @@ impl Follower {
     /// Ends with `continue` when the server stops.
     pub(crate) fn until(mut self, stopping: CancellationToken) -> Self {
         self.stopping = stopping;
+        self
+    }
+
+    pub(crate) fn at_exit(mut self, tell: impl FnOnce(&ExitEvent, u64) + Send + 'static) -> Self {
+        self.at_exit = Some(Box::new(tell));
         self
     }
 
@@ -126,12 +136,12 @@ impl Follower {
                     self.broken_since = None;
                     self.lines.put_u8(b'\n');
                 }
-                Ok(told) => self.take(told),
+                Ok(told) => self.take(told).await,
             }
         }
     }
 
-    fn take(&mut self, told: Result<Option<Tell>, AskError>) {
+    async fn take(&mut self, told: Result<Option<Tell>, AskError>) {
         let mut pieces = Vec::new();
         match told {
             Ok(Some(Tell::Chunk(chunk))) => {
@@ -147,7 +157,7 @@ impl Follower {
                 for piece in pieces {
                     self.line(&piece.into());
                 }
-                self.exit(&process);
+                self.exit(&process).await;
                 return;
             }
             // The agent let go of this reader, or the channel broke: what was told so far stands.
@@ -199,9 +209,13 @@ impl Follower {
         self.broken_since.get_or_insert_with(Instant::now);
     }
 
-    fn exit(&mut self, process: &Process) {
-        let event = ExecEvent::Exit(convert::exit(process, self.guest.memory_mib()));
-        self.end(&event);
+    async fn exit(&mut self, process: &Process) {
+        let files = self.guest.files_of(process).await;
+        let exit = convert::exit(process, self.guest.memory_mib(), files);
+        if let Some(tell) = self.at_exit.take() {
+            tell(&exit, process.output_bytes);
+        }
+        self.end(&ExecEvent::Exit(exit));
     }
 
     fn fail(&mut self, error: ApiError) {

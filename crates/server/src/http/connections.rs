@@ -14,10 +14,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Pipeline;
+use super::{Pipeline, unparsed};
 use crate::AppState;
 
-/// Bytes of one request head; over it the answer is 431.
+/// Bytes of one request head; over it the answer is 414 or 431.
 const MAX_HEAD: usize = 64 * 1024;
 /// Header lines of one request; over it the answer is 431.
 const MAX_HEADERS: usize = 100;
@@ -164,15 +164,19 @@ async fn connection(
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-    let connection = http.serve_connection(TokioIo::new(socket), service).with_upgrades();
+    let (wire, keeper) = unparsed::wire(socket);
+    let connection = http.serve_connection(TokioIo::new(wire), service).with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = keeper.drive(connection.as_mut()) => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            keeper.drive(connection.as_mut()).await
         }
     };
+    if let Err(error) = keeper.settle(&ended).await {
+        tracing::debug!(%peer, %error, "a last answer did not get through");
+    }
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "a connection ended early");
     }

@@ -7,6 +7,7 @@ pub(crate) mod late;
 pub(crate) mod path;
 pub(crate) mod pipeline;
 mod request_id;
+mod unparsed;
 
 pub use connections::{Listeners, serve};
 pub(crate) use pipeline::Pipeline;

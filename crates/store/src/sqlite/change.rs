@@ -4,9 +4,10 @@ use runtime_model::{CredentialId, SandboxId, SessionId};
 use sqlx::{Row, SqliteConnection};
 
 use super::read::{idempotency_from, json_text};
+use super::remember::{amend, remember};
 use super::{preview, session, snapshot};
 use crate::{
-    CredentialRow, DeletedRow, IdempotencyRow, Outcome, PreviewRow, REMEMBERED_BYTES, Replay, SandboxRow, SessionRow,
+    CredentialRow, DeletedRow, IdempotencyRow, Outcome, PreviewRow, REMEMBERED_BYTES, SandboxRow, SessionRow,
     SnapshotRow, StoreError,
 };
 
@@ -15,6 +16,7 @@ pub(super) enum Change {
     RevokeCredential(CredentialId, i64),
     FixMeta(&'static str, Vec<u8>),
     Remember(IdempotencyRow),
+    Amend(IdempotencyRow),
     Sweep(i64, i64),
     CreateSandbox(Box<SandboxRow>, Option<IdempotencyRow>),
     CreateSandboxes(Vec<SandboxRow>, Option<IdempotencyRow>),
@@ -51,6 +53,7 @@ impl Change {
             Self::RevokeCredential(id, at) => revoke_credential(db, id, at).await,
             Self::FixMeta(name, value) => fix_meta(db, name, &value).await,
             Self::Remember(row) => remember(db, &row).await.map(|()| Applied::Flag(true)),
+            Self::Amend(row) => amend(db, &row).await.map(Applied::Flag),
             Self::Sweep(now, deleted_before) => sweep(db, now, deleted_before).await,
             Self::CreateSandbox(row, key) => create(db, &row, key).await,
             Self::CreateSandboxes(rows, key) => create_all(db, &rows, key).await,
@@ -68,10 +71,6 @@ impl Change {
         }
     }
 }
-
-/// Before what is no single sandbox in the column of that name.
-pub(super) const SNAPSHOT: &str = "snapshot:";
-pub(super) const FORK: &str = "fork:";
 
 fn at(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Sql { step, source }
@@ -115,34 +114,6 @@ async fn fix_meta(db: &mut SqliteConnection, name: &str, value: &[u8]) -> Result
         .await
         .map_err(at("storing a fixed value"))?;
     Ok(Applied::Flag(true))
-}
-
-/// A record that is there and still holds is kept: the first answer is the answer.
-async fn remember(db: &mut SqliteConnection, row: &IdempotencyRow) -> Result<(), StoreError> {
-    let (body, sandbox) = match &row.replay {
-        Replay::Body(body) => (Some(body.as_slice()), None),
-        Replay::Sandbox(id) => (None, Some(id.to_string())),
-        Replay::Snapshot(id) => (None, Some(format!("{SNAPSHOT}{id}"))),
-        Replay::Fork(ids) => {
-            let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-            (None, Some(format!("{FORK}{}", ids.join(","))))
-        }
-    };
-    sqlx::query(
-        "insert into idempotency (scope, key, fingerprint, status, body, sandbox, expires_at) \
-         values ($1, $2, $3, $4, $5, $6, $7) on conflict (scope, key) do nothing",
-    )
-    .bind(&row.scope)
-    .bind(&row.key)
-    .bind(&row.fingerprint[..])
-    .bind(i64::from(row.status))
-    .bind(body)
-    .bind(sandbox)
-    .bind(row.expires_at)
-    .execute(db)
-    .await
-    .map_err(at("remembering a request"))?;
-    Ok(())
 }
 
 /// Puts the record down for a change in the same transaction, or gives the one that is there.
@@ -490,6 +461,7 @@ mod tests {
     use sqlx::{ConnectOptions, Connection};
 
     use super::*;
+    use crate::Replay;
 
     #[tokio::test]
     async fn the_oldest_bodies_go_first_and_creates_stay() {

@@ -8,6 +8,7 @@ mod change;
 mod epoch;
 mod preview;
 mod read;
+mod remember;
 mod session;
 mod snapshot;
 mod writer;
@@ -142,6 +143,10 @@ impl Store for SqliteStore {
 
     async fn remember_later(&self, row: IdempotencyRow) -> oneshot::Receiver<Result<(), StoreError>> {
         self.writer.apply_later(Change::Remember(row)).await
+    }
+
+    async fn amend(&self, row: IdempotencyRow) -> Result<(), StoreError> {
+        self.flag(Change::Amend(row)).await.map(drop)
     }
 
     async fn remembered_keys(&self, after: (String, String), limit: u32) -> Result<Vec<(String, String)>, StoreError> {

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{ColumnIndex, Decode, Row, Sqlite, Type};
 
-use super::change::{FORK, SNAPSHOT};
+use super::remember::{FORK, SNAPSHOT};
 use crate::{
     CredentialRow, DeletedRow, Env, IdempotencyRow, ListFilter, OnLimit, Operation, Replay, SandboxRow, StoreError,
     UserKind,

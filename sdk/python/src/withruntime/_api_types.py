@@ -17,10 +17,13 @@ class OutOfMemory(TypedDict):
 
 
 class TracedFilesInfo(TypedDict):
-    """Files that a traced command touched; directories end in `/`."""
+    """Files that a traced command, and all that it started, opened: absolute paths with links resolved, sorted; directories end in `/`. What is below `/proc`, `/sys` and `/dev` is left out."""
 
+    #: Opened for reading, or run.
     read: list[str]
+    #: There were more: the lists are not complete.
     truncated: bool
+    #: Opened for writing, or made: a rename's new name, a link, a directory.
     written: list[str]
 
 

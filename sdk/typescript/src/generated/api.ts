@@ -1470,6 +1470,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{id}/processes/{process}/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The files that a process opened, if it was started with `traceFiles` and has ended. */
+        get: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    /** @description A sandbox */
+                    id: string;
+                    /** @description A process */
+                    process: string;
+                };
+                cookie?: never;
+            };
+            requestBody?: never;
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["TracedFiles"];
+                    };
+                };
+            };
+        };
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{id}/processes/{process}/output": {
         parameters: {
             query?: never;
@@ -3968,10 +4008,16 @@ export interface components {
         };
         /** Format: date-time */
         Time: string;
-        /** @description Files that a traced command touched; directories end in `/`. */
+        /**
+         * @description Files that a traced command, and all that it started, opened: absolute paths with links resolved, sorted;
+         *     directories end in `/`. What is below `/proc`, `/sys` and `/dev` is left out.
+         */
         TracedFiles: {
+            /** @description Opened for reading, or run. */
             read: string[];
+            /** @description There were more: the lists are not complete. */
             truncated: boolean;
+            /** @description Opened for writing, or made: a rename's new name, a link, a directory. */
             written: string[];
         };
         /** @description Fields left out stay as they are. */

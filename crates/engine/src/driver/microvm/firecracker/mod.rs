@@ -157,6 +157,7 @@ impl Vmm for Firecracker {
             announce: None,
             groups: site.groups,
             substitute: None,
+            traced: None,
         })?;
         Ok(Spawned { pid: pid.unsigned_abs(), owed: None })
     }

@@ -152,6 +152,7 @@ impl Vmm for Qemu {
             announce: None,
             groups: site.groups,
             substitute: shared.as_ref().map(|shared| &shared.substitute),
+            traced: None,
         })?;
         let owed = shared.map(|shared| Box::new(move || shared.give()) as Owed);
         Ok(Spawned { pid: pid.unsigned_abs(), owed })
