@@ -46,7 +46,7 @@ async fn what_an_exec_refuses() {
         (json!({"command": "x", "nope": 1}), 400, "invalid_request"),
         (json!({"command": "x", "env": {"A-B": ""}}), 400, "invalid_env"),
         (json!({"command": "x", "cwd": "/no/where"}), 400, "cwd_not_found"),
-        (json!({"command": "x", "traceFiles": true}), 501, "unavailable"),
+        (json!({"command": "x", "traceFiles": "yes"}), 400, "invalid_request"),
         (json!({"command": "x", "timeoutMs": 700_000}), 409, "time_limit_too_short"),
     ] {
         let answer = stack.exec(body.clone()).await;

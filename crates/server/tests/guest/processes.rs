@@ -97,7 +97,7 @@ async fn what_processes_refuse() {
         (format!("{at}/output?waitMs=8001"), 400, "invalid_request"),
         (format!("{at}/output?cursor=-1"), 400, "invalid_request"),
         (format!("{at}/output?cursor=99&follow=true&x=1"), 400, "invalid_request"),
-        (format!("{at}/files"), 501, "unavailable"),
+        (format!("{at}/files"), 404, "not_found"),
     ] {
         assert_eq!(stack.get(&path).await.refusal(), (status, code.to_owned()), "{path}");
     }
