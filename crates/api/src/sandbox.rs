@@ -212,6 +212,22 @@ pub struct ExtendSandbox {
     pub seconds: u32,
 }
 
+/// What is left out stays as it is; one of the sizes is needed.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResizeSandbox {
+    /// It may be stopped and started again for this, which loses what is in its memory.
+    pub restart: bool,
+    /// 1 to 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u32>,
+    #[serde(default, rename = "memoryMiB", skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// A disk only grows.
+    #[serde(default, rename = "diskMiB", skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u64>,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxRetention {

@@ -202,7 +202,7 @@ fn mistakes_name_what_was_probably_meant() {
     Did you mean `runtime sandboxes`? See: runtime help
     ");
     insta::assert_snapshot!(mistake(&["sandboxes"]), @r"
-    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, ssh, network, network-log, preview, previews, unshare, session
+    `runtime sandboxes` needs a verb: create, run, exec, ls, get, stop, restart, pause, wake, snapshot, fork, extend, update, resize, rm, cat, files, cp, shell, spawn, ps, logs, kill, watch, port-forward, ssh, network, network-log, preview, previews, unshare, session
     See: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["--", "ls"]), @r"
@@ -317,8 +317,8 @@ fn what_moved_and_what_is_not_there_yet_is_said() {
     `runtime exec` is a verb of the sandbox product
     Write: runtime sandboxes exec
     ");
-    insta::assert_snapshot!(mistake(&["sandboxes", "resize", "box"]), @r"
-    `runtime sandboxes resize` is not in this version (0.1.0); nothing was sent
+    insta::assert_snapshot!(mistake(&["sandboxes", "switch-image", "box"]), @r"
+    `runtime sandboxes switch-image` is not in this version (0.1.0); nothing was sent
     What there is: runtime sandboxes help
     ");
     insta::assert_snapshot!(mistake(&["volumes", "ls"]), @r"

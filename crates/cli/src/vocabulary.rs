@@ -8,6 +8,7 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
     "get",
     "stop",
     "restart",
+    "resize",
     "update",
     "rm",
     "delete",
@@ -34,7 +35,6 @@ pub(crate) const MOVED_UNDER_SANDBOXES: &[&str] = &[
 
 /// Verbs of the sandbox product that come later.
 pub(crate) const NOT_BUILT_SANDBOX_VERBS: &[&str] = &[
-    "resize",
     "switch-image",
     "run-code",
     "mount",

@@ -517,6 +517,7 @@ impl Node for Engine {
             memory_mib: host.host_memory_mib,
             image: host.base.digest.clone(),
             pauses: self.state.driver.pauses(),
+            grows_disk: self.state.driver.grows_disk(),
         }
     }
 }

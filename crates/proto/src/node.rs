@@ -102,6 +102,8 @@ pub struct HostFacts {
     pub image: String,
     /// It can pause machines and wake them with their memory.
     pub pauses: bool,
+    /// A disk can grow under a machine that runs.
+    pub grows_disk: bool,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]

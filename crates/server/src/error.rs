@@ -61,6 +61,7 @@ kinds! {
     SnapshotMetadataChanged 409 "snapshot_metadata_changed";
     ForkFailed 409 "fork_failed";
     DiskGone 409 "disk_gone";
+    ResizeNeedsRestart 409 "resize_needs_restart";
     EngineMismatch 409 "engine_mismatch";
     TimeLimitTooShort 409 "time_limit_too_short";
     ProcessLimit 409 "process_limit";
@@ -95,7 +96,6 @@ kinds! {
     NetworkRulesUnavailable 501 "network_rules_unavailable";
     SecretsUnavailable 501 "secrets_unavailable";
     IdentityUnavailable 501 "identity_unavailable";
-    ResizeUnavailable 501 "resize_unavailable";
     SwitchImageUnavailable 501 "switch_image_unavailable";
     GuestFailed 502 "guest_failed";
     Busy 503 "busy";

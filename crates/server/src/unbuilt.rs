@@ -56,7 +56,6 @@ const PRODUCTS: &[(&str, Kind, &str)] = &[
 /// The verb, or the words, after a sandbox's id. Longer ones first where one starts with another.
 const OF_A_SANDBOX: &[(&str, Kind, &str)] = &[
     (":switch-image", Kind::SwitchImageUnavailable, "Switching images"),
-    (":resize", Kind::ResizeUnavailable, "Resizing"),
     ("/browser", Kind::Unavailable, "The browser"),
     ("/desktop", Kind::Unavailable, "The desktop"),
     ("/events", Kind::Unavailable, "Events"),

@@ -137,11 +137,21 @@ pub enum Operation {
     Wake,
     /// It stands still for a snapshot and goes on after it.
     Capture,
+    /// A stop that a start with another size follows.
+    Resize,
 }
 
 impl Operation {
-    const ALL: [Self; 7] =
-        [Self::StartNew, Self::StartCopy, Self::StartKept, Self::Stop, Self::Pause, Self::Wake, Self::Capture];
+    const ALL: [Self; 8] = [
+        Self::StartNew,
+        Self::StartCopy,
+        Self::StartKept,
+        Self::Stop,
+        Self::Pause,
+        Self::Wake,
+        Self::Capture,
+        Self::Resize,
+    ];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -153,6 +163,7 @@ impl Operation {
             Self::Pause => "pause",
             Self::Wake => "wake",
             Self::Capture => "capture",
+            Self::Resize => "resize",
         }
     }
 

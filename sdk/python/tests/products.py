@@ -57,6 +57,7 @@ async def play(client: Any) -> dict[str, Any]:
         await sessions(box, step)
         await previews(box, step)
         await snapshots(client, box, step)
+        await sizes(box, step)
     finally:
         await settle(box.delete())
     return told
@@ -153,6 +154,23 @@ async def traces(box: Any, step: Any) -> None:
     await step("traced.exec", of_an_exec)
     await step("traced.process", of_a_process)
     await step("traced.not", of_none)
+
+
+async def sizes(box: Any, step: Any) -> None:
+    async def resized(**fields: Any) -> Any:
+        await settle(box.resize(**fields))
+        return [box.state, box.info["memoryMiB"], box.info["vcpu"], box.info["diskMiB"]]
+
+    await settle(box.files.write("/workspace/kept", "x"))
+    await step("resize.refused", lambda: resized(restart=False, memory_mib=768))
+    await step("resize", lambda: resized(restart=True, memory_mib=768, vcpu=2))
+    await step("resize.smaller", lambda: resized(restart=True, disk_mib=1024))
+    await step("resize.nothing", lambda: resized(restart=True))
+
+    async def kept() -> Any:
+        return (await settle(box.exec("cat kept"))).stdout
+
+    await step("resize.kept", kept)
 
 
 async def folders(box: Any, step: Any) -> None:

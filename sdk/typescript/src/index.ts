@@ -17,6 +17,7 @@ export {
   type AtEnd,
   type SessionAccess,
   type SettleOptions,
+  type ResizeOptions,
   type WakeOptions,
   type WithClient,
 } from "./sandbox.js";
@@ -121,6 +122,7 @@ export type {
   PtySize,
   SandboxInfo,
   SandboxNetwork,
+  SandboxSize,
   SandboxState,
   Session,
   SessionState,
@@ -129,6 +131,7 @@ export type {
   SnapshotMode,
   SnapshotState,
   TakeSnapshot,
+  TracedFiles,
   UpdateSandbox,
   WatchInfo,
   UpdateSnapshot,

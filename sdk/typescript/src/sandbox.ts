@@ -31,6 +31,7 @@ import type {
   DeletedSandbox,
   ForkSandbox,
   SandboxInfo,
+  SandboxSize,
   SandboxState,
   Snapshot,
   TakeSnapshot,
@@ -39,6 +40,8 @@ import type {
 
 /** Seconds that the server may hold the answer to a change until it has settled. */
 const SETTLE_SECONDS = 60;
+/** A stop and a start. */
+const RESIZE_SECONDS = 120;
 
 /** Which client a static method uses. */
 export interface WithClient {
@@ -56,6 +59,12 @@ export interface SettleOptions extends RequestOptions {
 export interface WakeOptions extends SettleOptions {
   /** A new time limit from now on, in seconds. Default: its own again. */
   timeoutSeconds?: number | undefined;
+}
+
+/** How {@link Sandbox.resize} may do it. */
+export interface ResizeOptions extends RequestOptions {
+  /** It may be stopped and started again: what is in its memory is lost, its disk is kept. Default true. */
+  restart?: boolean | undefined;
 }
 
 /** What the end of an `await using` block does to a sandbox. */
@@ -211,6 +220,25 @@ export class Sandbox {
   /** Starts a stopped sandbox from its disk. */
   async restart(options: SettleOptions = {}): Promise<this> {
     return await this.#verb("restart", {}, options, true);
+  }
+
+  /**
+   * Gives it another size; what is left out stays, and a disk only grows. Waits until it runs with it, at most two minutes.
+   *
+   * @throws {@link ConflictError} `resize_needs_restart`: `restart` was false, and it has to start again for that.
+   */
+  async resize(size: SandboxSize, options: ResizeOptions = {}): Promise<this> {
+    const { restart = true, ...request } = options;
+    return this.#took(
+      await this.#place.transport.json<SandboxInfo>({
+        method: "POST",
+        path: `${path("sandboxes", this.id)}:resize`,
+        body: { ...size, restart },
+        preferWaitSeconds: RESIZE_SECONDS,
+        room: {},
+        options: request,
+      }),
+    );
   }
 
   /** Moves the end of its time limit by so many seconds, to a day from now at most. One without a limit stays so. */

@@ -199,8 +199,20 @@ export type ProcessInfo = Schema["ProcessInfo"];
 /** Signals that may be sent. */
 export type SignalName = Schema["SignalName"];
 
+/** A size for {@link Sandbox.resize}; one of them is needed. */
+export interface SandboxSize {
+  /** Processors, 1 to 16. */
+  vcpu?: number | undefined;
+  memoryMiB?: number | undefined;
+  /** It only grows. */
+  diskMiB?: number | undefined;
+}
+
 /** Memory ran out. */
 export type OutOfMemory = Schema["OutOfMemory"];
+
+/** The files that a traced command opened: absolute paths, sorted, links resolved, folders end in `/`. */
+export type TracedFiles = Schema["TracedFiles"];
 
 /** The size of a terminal, in characters. */
 export type PtySize = Schema["PtySize"];

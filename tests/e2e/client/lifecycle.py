@@ -231,6 +231,35 @@ def stop_keeps_the_disk_and_restart_brings_it_back():
 
 
 @check
+def another_size_keeps_the_disk():
+    s = box(vcpu=1, memory_mib=512, name=unique(), env={"A": "1"})
+    s.files.write("/workspace/kept", "x")
+    s.exec("echo memory > /dev/shm/lost", check=True)
+    e = fails(w.ConflictError, "resize_needs_restart", lambda: s.resize(restart=False, memory_mib=768), 409)
+    assert "restart" in e.hint and s.exec("cat /dev/shm/lost").stdout == "memory\n"
+    assert s.resize(memory_mib=768, vcpu=2).state == "running"
+    assert (s.info["memoryMiB"], s.info["vcpu"]) == (768, 2) and s.info["stopReason"] is None
+    total = int(s.exec("awk '/MemTotal/ {print $2}' /proc/meminfo").stdout) >> 10
+    assert 600 < total <= 768 and s.exec("nproc; echo $A").stdout == "2\n1\n", total
+    assert s.files.read("/workspace/kept") == b"x" and s.exec("ls /dev/shm").stdout == ""
+    assert s.resize(memory_mib=768).state == "running"
+    s.pause()
+    assert s.resize(vcpu=1).state == "running" and s.exec("nproc; cat kept").stdout == "1\nx"
+    s.stop()
+    assert s.resize(restart=False, memory_mib=512).state == "running" and s.info["memoryMiB"] == 512
+    disk = s.info["diskMiB"]
+    fails(w.RuntimeError, "disk_too_small", lambda: s.resize(disk_mib=disk - 1), 400)
+    before = int(s.exec("df -m --output=size /workspace | tail -1").stdout)
+    assert s.resize(disk_mib=disk + 2048).info["diskMiB"] == disk + 2048
+    after = int(s.exec("df -m --output=size /workspace | tail -1").stdout)
+    # On gVisor the file system is the host's, whose size tells nothing.
+    assert s.info["engine"] == "gvisor" or after - before > 1800, (before, after)
+    assert s.files.read("/workspace/kept") == b"x"
+    raw("POST", f"/v1/sandboxes/{s.id}:resize", {"restart": True}).refused(400, "invalid_request")
+    raw("POST", f"/v1/sandboxes/{s.id}:resize", {"memoryMiB": 1, "x": 1}).refused(400, "invalid_request")
+
+
+@check
 def stop_without_waiting_ends_stopped():
     s = box()
     assert s.stop(wait=False).state in ("stopping", "stopped")

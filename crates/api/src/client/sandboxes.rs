@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, Record, Result, path};
+use crate::sandbox::ResizeSandbox;
 
 /// How long a change may hold its answer until it has settled.
 const SETTLE_SECONDS: u32 = 60;
+/// A stop and a start.
+const RESIZE_SECONDS: u32 = 120;
 
 /// Which sandboxes to list.
 #[derive(Debug, Clone, Default)]
@@ -114,6 +117,11 @@ impl Client {
 
     pub async fn restart_sandbox(&self, id: &str, room: Duration) -> Result<Record> {
         self.verb(id, "restart", &json!({})).prefer_wait(SETTLE_SECONDS).wait_for_room(room).send().await
+    }
+
+    /// Another size. Where it has to start anew for that, `restart` must be true.
+    pub async fn resize_sandbox(&self, id: &str, wanted: &ResizeSandbox, room: Duration) -> Result<Record> {
+        self.verb(id, "resize", &json!(wanted)).prefer_wait(RESIZE_SECONDS).wait_for_room(room).send().await
     }
 
     pub async fn pause_sandbox(&self, id: &str) -> Result<Record> {

@@ -65,9 +65,7 @@ A sandbox is named by its id or its name.
 Examples:
   runtime sandboxes create --name worker --memory 2048
   runtime sandboxes exec worker -- python3 -c 'import sys; print(sys.version)'
-  runtime sandboxes ls
-
-Not in this version: resize."
+  runtime sandboxes ls"
     )]
     Sandboxes {
         #[command(subcommand)]

@@ -116,6 +116,16 @@ Examples:
   runtime sandboxes update worker --max-total-cost none")]
     Update(UpdateArgs),
 
+    /// Give a sandbox more or less memory and processors, or a larger disk.
+    #[command(after_help = "\
+--restart says that it may be stopped and started again for that: what is in its memory is lost, its disk is kept.
+On gVisor a disk alone grows without.
+
+Examples:
+  runtime sandboxes resize worker --memory 8192 --vcpu 4 --restart
+  runtime sandboxes resize worker --disk 20480")]
+    Resize(ResizeArgs),
+
     /// Delete a sandbox with everything in it.
     #[command(visible_alias = "delete")]
     Rm(OneArgs),
@@ -563,6 +573,29 @@ pub struct ExtendArgs {
     /// By how many seconds.
     #[arg(value_name = "SECONDS")]
     pub seconds: u64,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "size", required = true, multiple = true, args = ["vcpu", "memory", "disk"])]
+pub struct ResizeArgs {
+    /// The sandbox: its id or name.
+    pub sandbox: String,
+
+    /// Processors.
+    #[arg(long, value_name = "COUNT")]
+    pub vcpu: Option<u32>,
+
+    /// Memory in MiB.
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+
+    /// Disk in MiB; it only grows.
+    #[arg(long, value_name = "MIB")]
+    pub disk: Option<u64>,
+
+    /// Stop it and start it again, where that is needed.
+    #[arg(long)]
+    pub restart: bool,
 }
 
 #[derive(Debug, Args)]

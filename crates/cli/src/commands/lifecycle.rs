@@ -1,12 +1,13 @@
-//! Stop, restart, pause, wake, extend, delete.
+//! Stop, restart, resize, pause, wake, extend, delete.
 
 use futures_util::StreamExt;
 use runtime_api::client::{ListFilter, Record};
+use runtime_api::sandbox::ResizeSandbox;
 use serde_json::{Value, json};
 
 use super::create::ROOM;
 use super::{Context, Outcome};
-use crate::args::sandboxes::StopArgs;
+use crate::args::sandboxes::{ResizeArgs, StopArgs};
 use crate::failure::{Failure, error_json};
 use crate::printer::plain;
 
@@ -25,6 +26,15 @@ pub(super) async fn restart(context: &Context, word: &str) -> Outcome {
     let record = context.client.restart_sandbox(&id, ROOM).await?;
     let record = super::create::started(&context.client, record).await?;
     tell(context, word, &record)
+}
+
+pub(super) async fn resize(context: &Context, args: ResizeArgs) -> Outcome {
+    let ResizeArgs { sandbox: word, vcpu, memory, disk, restart } = args;
+    let id = context.client.resolve(&word).await?;
+    let wanted = ResizeSandbox { restart, vcpu, memory_mib: memory, disk_mib: disk };
+    let record = context.client.resize_sandbox(&id, &wanted, ROOM).await?;
+    let record = super::create::started(&context.client, record).await?;
+    tell(context, &word, &record)
 }
 
 pub(super) async fn pause(context: &Context, word: &str) -> Outcome {

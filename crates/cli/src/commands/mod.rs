@@ -104,6 +104,7 @@ async fn sandboxes(verb: SandboxVerb, around: &Surroundings, printer: Printer) -
         SandboxVerb::Fork(args) => snapshots::fork(&context, args).await,
         SandboxVerb::Extend(args) => lifecycle::extend(&context, &args.sandbox, args.seconds).await,
         SandboxVerb::Update(args) => update::update(&context, args).await,
+        SandboxVerb::Resize(args) => lifecycle::resize(&context, args).await,
         SandboxVerb::Rm(args) => lifecycle::remove(&context, &args.sandbox).await,
         SandboxVerb::Cat(args) => files::cat(&context, args).await,
         SandboxVerb::Files(args) => files::files(&context, args).await,

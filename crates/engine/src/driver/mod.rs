@@ -179,6 +179,10 @@ pub trait Driver: Send + Sync + 'static {
     async fn boot(&self, plan: Plan) -> Result<Box<dyn Booted>, DriverError>;
     /// Finds a machine that an earlier server started; `None` if it does not run.
     async fn adopt(&self, id: SandboxId) -> Result<Option<Adopted>, DriverError>;
+    /// A machine that runs sees at once what its disk may hold.
+    fn grows_disk(&self) -> bool {
+        false
+    }
     /// It can freeze, save and restore.
     fn pauses(&self) -> bool;
     /// What was written in a machine may be in its memory only, until its agent is asked to bring it to the disk.

@@ -170,6 +170,7 @@ impl Node for Scripted {
             memory_mib: 1024,
             image: String::new(),
             pauses: false,
+            grows_disk: true,
         }
     }
 }

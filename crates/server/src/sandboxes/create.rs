@@ -397,6 +397,21 @@ pub(crate) fn other_engine(row: &SandboxRow, engine: &str) -> ApiError {
     ApiError::new(Kind::EngineMismatch, text)
 }
 
+pub(super) fn same_engine(row: &SandboxRow, engine: &str) -> Result<(), ApiError> {
+    if row.engine == engine { Ok(()) } else { Err(other_engine(row, engine)) }
+}
+
+/// The row of a sandbox that starts again from its disk; `None` where it runs, or is on its way.
+pub(super) fn started_again(row: &SandboxRow, engine: &str) -> Result<Option<SandboxRow>, ApiError> {
+    let Some(mut next) = apply(row, Event::Restart)? else { return Ok(None) };
+    if !row.disk_kept {
+        return Err(ApiError::new(Kind::DiskGone, "The disk of this sandbox is gone; it cannot start again."));
+    }
+    same_engine(row, engine)?;
+    next.operation = Some(Operation::StartKept);
+    Ok(Some(next))
+}
+
 /// A stop takes no longer than this; then its sandbox can start again.
 const STOP_WAIT: Duration = Duration::from_secs(30);
 
@@ -404,22 +419,7 @@ impl AppState {
     /// Restarts a stopped sandbox; leaves one that runs, or is on its way, as it is.
     pub(crate) async fn start_again(&self, live: &Arc<Live>) -> Result<(), ApiError> {
         let engine = self.node().facts().engine;
-        let row = self
-            .change(live, |row| {
-                let Some(mut next) = apply(row, Event::Restart)? else { return Ok(Step::Stay) };
-                if !row.disk_kept {
-                    return Err(ApiError::new(
-                        Kind::DiskGone,
-                        "The disk of this sandbox is gone; it cannot start again.",
-                    ));
-                }
-                if row.engine != engine {
-                    return Err(other_engine(row, engine));
-                }
-                next.operation = Some(Operation::StartKept);
-                Ok(Step::save(next))
-            })
-            .await?;
+        let row = self.change(live, |row| Ok(started_again(row, engine)?.map_or(Step::Stay, Step::save))).await?;
         if row.state == State::Starting {
             self.nudge(live);
         }

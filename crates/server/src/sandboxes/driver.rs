@@ -42,6 +42,7 @@ impl AppState {
                     (State::Starting, Some(Operation::StartKept)) => self.start(live, &row, Disk::Kept).await,
                     (State::Starting, Some(Operation::StartCopy)) => self.start_copy(live, &row).await,
                     (State::Starting, _) => self.start(live, &row, Disk::New).await,
+                    (State::Stopping, Some(Operation::Resize)) => self.stop_to_start(live).await.map(|()| Next::Look),
                     (State::Stopping, _) => self.stop(live).await,
                     (State::Pausing, Some(Operation::Capture)) => self.capture_running(live).await,
                     (State::Running, _) if live.wants_captures() => self.stand_still(live).await,
@@ -267,7 +268,7 @@ impl AppState {
         Ok(Next::Look)
     }
 
-    async fn has_disk(&self, id: SandboxId) -> Result<bool, ApiError> {
+    pub(super) async fn has_disk(&self, id: SandboxId) -> Result<bool, ApiError> {
         let there = self.node().has_disk(id).await;
         there.map_err(|error| ApiError::internal(format!("looking for the disk of sandbox {id}"), error))
     }

@@ -92,7 +92,10 @@ impl AppState {
     pub(crate) async fn stop_for(&self, live: &Arc<Live>, reason: Reason) -> Result<(), ApiError> {
         let row = self
             .change(live, |row| {
-                let Some(mut next) = apply(row, Event::Stop)? else { return Ok(Step::Stay) };
+                // What was to come back does not.
+                let returns = row.state == State::Stopping && row.operation == Some(Operation::Resize);
+                let next = if returns { Some(row.clone()) } else { apply(row, Event::Stop)? };
+                let Some(mut next) = next else { return Ok(Step::Stay) };
                 next.operation = Some(Operation::Stop);
                 next.reason = Some(reason);
                 Ok(Step::save(next))

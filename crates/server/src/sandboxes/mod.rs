@@ -18,6 +18,7 @@ mod network;
 mod pause;
 mod record;
 mod registry;
+mod resize;
 mod settings;
 
 pub(crate) use change::{Step, apply, name_taken};
@@ -39,5 +40,6 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
         .merge(lifecycle::router())
         .merge(network::router())
         .merge(pause::router())
+        .merge(resize::router())
         .merge(settings::router())
 }

@@ -66,7 +66,7 @@ async fn what_is_not_built_says_so_for_a_sandbox_that_exists() {
     let stack = Stack::start().await;
     let id = stack.sandbox(json!({})).await["id"].as_str().unwrap().to_owned();
     for (method, tail, code) in [
-        ("POST", ":resize", "resize_unavailable"),
+        ("POST", ":switch-image", "switch_image_unavailable"),
         ("POST", "/interpreter:run", "unavailable"),
         ("POST", "/files:link", "file_links_unavailable"),
         ("GET", "/metrics?range=1h", "unavailable"),
@@ -77,7 +77,7 @@ async fn what_is_not_built_says_so_for_a_sandbox_that_exists() {
     stack.call("POST", &format!("/v1/sandboxes/{id}:wake"), json!({})).await.refused(409, "not_paused");
     // Of a sandbox that is not there nothing is said, whatever is asked.
     let none = uuid::Uuid::new_v4();
-    for tail in [":pause", "/network", "/processes/p/files", ":resize"] {
+    for tail in [":pause", "/network", "/processes/p/files", ":switch-image"] {
         let method = if tail.contains(':') { "POST" } else { "GET" };
         stack.call(method, &format!("/v1/sandboxes/{none}{tail}"), Value::Null).await.refused(404, "not_found");
     }

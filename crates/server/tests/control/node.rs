@@ -41,6 +41,8 @@ pub(crate) struct MemoryNode {
     capture_refusals: Mutex<Vec<NodeError>>,
     /// Captures go on only while this is true.
     capture_gate: watch::Sender<bool>,
+    /// Stops too.
+    stop_gate: watch::Sender<bool>,
     asked: AtomicUsize,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -58,6 +60,7 @@ impl MemoryNode {
             snapshots: Mutex::default(),
             capture_refusals: Mutex::default(),
             capture_gate: watch::Sender::new(true),
+            stop_gate: watch::Sender::new(true),
             asked: AtomicUsize::new(0),
             events: broadcast::channel(16).0,
         })
@@ -65,6 +68,10 @@ impl MemoryNode {
 
     pub(crate) fn hold_starts(&self, hold: bool) {
         self.gate.send_replace(!hold);
+    }
+
+    pub(crate) fn hold_stops(&self, hold: bool) {
+        self.stop_gate.send_replace(!hold);
     }
 
     pub(crate) fn refuse_next_start(&self, error: NodeError) {
@@ -186,6 +193,7 @@ impl Node for MemoryNode {
     }
 
     async fn stop(&self, id: SandboxId) -> Result<(), NodeError> {
+        self.stop_gate.subscribe().wait_for(|open| *open).await.unwrap();
         if let Some(machine) = self.machines.lock().unwrap().get_mut(&id) {
             (machine.running, machine.paused) = (false, false);
         }
@@ -291,6 +299,7 @@ impl Node for MemoryNode {
             memory_mib: MEMORY_MIB,
             image: "none".to_owned(),
             pauses: true,
+            grows_disk: true,
         }
     }
 }

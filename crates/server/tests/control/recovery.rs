@@ -1,6 +1,7 @@
 //! What a kill leaves, the next server mends.
 
 use runtime_model::SandboxId;
+use runtime_proto::node::NodeError;
 use runtime_store::Store;
 use serde_json::{Value, json};
 
@@ -121,5 +122,41 @@ async fn an_idle_sandbox_is_paused_and_a_busy_one_is_not() {
     let paused = stack.wait_for(&id, "paused").await;
     assert_eq!((&paused["stopReason"], &paused["diskKept"]), (&json!("idle"), &json!(false)));
     assert!(paused["pausedAt"].is_string());
+    stack.stop().await;
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_a_resize_ends_in_a_running_sandbox() {
+    let stack = Stack::start().await;
+    let made = stack.sandbox(json!({"memoryMiB": 512})).await;
+    let id = made["id"].as_str().unwrap();
+    // As the row is while the machine ends.
+    let sql = "update sandboxes set state = 'stopping', operation = 'resize', memory_mib = 1024 where id";
+    stack.sql(&format!("{sql} = '{id}'")).await;
+    let stack = stack.killed_and_started().await;
+    let record = stack.wait_for(id, "running").await;
+    assert_eq!((&record["memoryMiB"], &record["stopReason"]), (&json!(1024), &Value::Null));
+    assert_eq!(stack.node.starts().len(), 2);
+
+    // The start that follows does not come about: it is stopped, and starts again when it is asked to.
+    stack.node.refuse_next_start(NodeError::NoRoom("memory".to_owned()));
+    let refused = stack.post(&json!(id), "resize", json!({"restart": true, "memoryMiB": 2048})).await;
+    refused.refused(409, "no_capacity");
+    let stopped = stack.wait_for(id, "stopped").await;
+    assert_eq!((&stopped["memoryMiB"], &stopped["diskKept"]), (&json!(2048), &json!(true)));
+    let again = stack.post(&json!(id), "resize", json!({"restart": false, "memoryMiB": 1024})).await.ok();
+    assert_eq!((&again["state"], &again["memoryMiB"]), (&json!("running"), &json!(1024)));
+
+    // Whoever stops it in between does not want it back.
+    let starts = stack.node.starts().len();
+    stack.node.hold_stops(true);
+    let path = format!("/v1/sandboxes/{id}");
+    let resized = stack.call("POST", &format!("{path}:resize"), json!({"restart": true, "vcpu": 4})).await.ok();
+    assert_eq!((&resized["state"], &resized["vcpu"]), (&json!("stopping"), &json!(4)));
+    assert_eq!(stack.call("POST", &format!("{path}:stop"), json!({})).await.ok()["state"], "stopping");
+    stack.node.hold_stops(false);
+    let stopped = stack.wait_for(id, "stopped").await;
+    assert_eq!((&stopped["stopReason"], &stopped["diskKept"]), (&json!("requested"), &json!(true)));
+    assert_eq!(stack.node.starts().len(), starts);
     stack.stop().await;
 }

@@ -171,6 +171,7 @@ impl Node for LocalNode {
             memory_mib: 1 << 20,
             image: "test".to_owned(),
             pauses: false,
+            grows_disk: true,
         }
     }
 }

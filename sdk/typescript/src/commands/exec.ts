@@ -49,13 +49,14 @@ async function answered(place: Place, command: Command, options: ExecOptions): P
     body: commandBody(command, options),
     options: { idempotencyKey: options.idempotencyKey },
   });
-  const { exitCode, durationMs, replayed, outOfMemory, ...rest } = answer;
+  const { exitCode, durationMs, replayed, outOfMemory, files, ...rest } = answer;
   return {
     ...rest,
     exitCode: exitCode ?? null,
     ...(typeof durationMs === "number" ? { durationMs } : {}),
     ...(replayed === true ? { replayed } : {}),
     ...(outOfMemory == null ? {} : { outOfMemory }),
+    ...(files == null ? {} : { files }),
   };
 }
 
@@ -140,13 +141,14 @@ export async function signalProcess(
 
 /** What exec and spawn say alike. */
 export function commandBody(command: Command, options: Omit<ExecStreamOptions, "signal">): Record<string, unknown> {
-  const { cwd, env, user, timeoutMs, stdin } = options;
+  const { cwd, env, user, timeoutMs, traceFiles, stdin } = options;
   return {
     ...(typeof command === "string" ? { command } : { argv: command }),
     cwd,
     env,
     user,
     timeoutMs,
+    traceFiles,
     ...(stdin === undefined ? {} : typeof stdin === "string" ? { stdin } : { stdinBase64: toBase64(stdin) }),
   };
 }
@@ -177,10 +179,11 @@ export class Collected {
         this.#lost = true;
         break;
       case "exit": {
-        const { exitCode, timedOut, durationMs, outOfMemory } = event;
+        const { exitCode, timedOut, durationMs, outOfMemory, files } = event;
         Object.assign(this.#result, { exitCode, timedOut });
         if (durationMs !== undefined) this.#result.durationMs = durationMs;
         if (outOfMemory !== undefined) this.#result.outOfMemory = outOfMemory;
+        if (files !== undefined) this.#result.files = files;
       }
     }
   }

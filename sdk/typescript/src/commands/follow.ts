@@ -11,7 +11,7 @@ import { connectionFailure, errorFrom, isObject } from "../transport/answer.js";
 import { path } from "../transport/path.js";
 import { sleep } from "../transport/sleep.js";
 import type { Opened, Transport } from "../transport/transport.js";
-import type { OutOfMemory, ProcessState } from "../types.js";
+import type { OutOfMemory, ProcessState, TracedFiles } from "../types.js";
 import { fromBase64, text, toBase64, utf8 } from "./bytes.js";
 import { badStream, Lines } from "./lines.js";
 import type { ExecEvent, ExitEvent, OutputEvent } from "./types.js";
@@ -251,7 +251,7 @@ export async function* linesOf(
 }
 
 function exitOf(line: Record<string, unknown>): ExitEvent {
-  const { exitCode, state, timedOut, durationMs, outOfMemory } = line;
+  const { exitCode, state, timedOut, durationMs, outOfMemory, files } = line;
   return {
     type: "exit",
     exitCode: typeof exitCode === "number" ? exitCode : null,
@@ -259,6 +259,7 @@ function exitOf(line: Record<string, unknown>): ExitEvent {
     timedOut: timedOut === true,
     ...(typeof durationMs === "number" ? { durationMs } : {}),
     ...(isObject(outOfMemory) ? { outOfMemory: outOfMemory as unknown as OutOfMemory } : {}),
+    ...(isObject(files) ? { files: files as unknown as TracedFiles } : {}),
   };
 }
 

@@ -6,7 +6,7 @@ import { invalidRequest, RuntimeError } from "../errors.js";
 import { path } from "../transport/path.js";
 import { sleep } from "../transport/sleep.js";
 import type { RequestOptions } from "../transport/transport.js";
-import type { OutOfMemory, ProcessInfo, ProcessState, Schema, SignalName } from "../types.js";
+import type { OutOfMemory, ProcessInfo, ProcessState, Schema, SignalName, TracedFiles } from "../types.js";
 import { fromBase64, toBase64, utf8 } from "./bytes.js";
 import { Collected, commandBody, signalProcess, type Place } from "./exec.js";
 import { follow } from "./follow.js";
@@ -202,6 +202,15 @@ export class Process {
   /** Gives its terminal another size; it must have been started with `pty`. */
   async resize(cols: number, rows: number, options?: RequestOptions): Promise<void> {
     await this.#place.transport.json({ method: "POST", path: `${this.#path()}:resize`, body: { cols, rows }, options });
+  }
+
+  /**
+   * The files it opened, if it was spawned with `traceFiles`.
+   *
+   * @throws {@link ConflictError} `process_running`: it has not ended; {@link NotFoundError}: it was not traced.
+   */
+  async files(options?: RequestOptions): Promise<TracedFiles> {
+    return await this.#place.transport.json<TracedFiles>({ method: "GET", path: `${this.#path()}/files`, options });
   }
 
   /** Its record, for `JSON.stringify`. */

@@ -1,7 +1,7 @@
 /** Commands: what is asked, what comes back. */
 
 import type { RequestOptions } from "../transport/transport.js";
-import type { OutOfMemory, ProcessState, PtySize } from "../types.js";
+import type { OutOfMemory, ProcessState, PtySize, TracedFiles } from "../types.js";
 
 /** Who a command runs as: `sandbox` is the user `runtime`, uid 1000. */
 export type CommandUser = "sandbox" | "root";
@@ -28,6 +28,8 @@ export interface ExecStreamOptions extends CommandSettings, Pick<RequestOptions,
    * refused with `time_limit_too_short`. Default: 60,000, for streams a day, and never more than the sandbox has left.
    */
   timeoutMs?: number | undefined;
+  /** Tell the files it opened, in `files` of its end: opening gets slower, and nothing in it can be debugged. */
+  traceFiles?: boolean | undefined;
 }
 
 /** How {@link Sandbox.exec} runs a command. */
@@ -61,6 +63,8 @@ export interface CommandResult {
   replayed?: boolean;
   /** Memory ran out and it, or something it started, was ended for that. */
   outOfMemory?: OutOfMemory;
+  /** The files it opened, if it ran with `traceFiles`. */
+  files?: TracedFiles;
 }
 
 /** What a running command tells, in order. */
@@ -92,6 +96,8 @@ export interface ExitEvent {
   timedOut: boolean;
   durationMs?: number;
   outOfMemory?: OutOfMemory;
+  /** The files that a command of `exec` opened, if it ran with `traceFiles`; a process is asked for them. */
+  files?: TracedFiles;
 }
 
 /** How {@link Sandbox.spawn} starts a process. */
@@ -104,6 +110,8 @@ export interface SpawnOptions extends CommandSettings {
   outputEncoding?: "utf8" | "base64" | undefined;
   /** Milliseconds until it is killed, 1 to 86,400,000. Default: none of its own. */
   timeoutMs?: number | undefined;
+  /** Record the files it opens, for {@link Process.files}. */
+  traceFiles?: boolean | undefined;
   /** Of the request that starts it. */
   request?: RequestOptions | undefined;
 }

@@ -126,6 +126,33 @@ describe("exec", () => {
   });
 });
 
+describe("traceFiles", () => {
+  const line = "cat /etc/hostname > traced";
+
+  test("tells the files of a command, streamed or not, and only if asked", async () => {
+    const { signal } = new AbortController();
+    for (const result of [
+      await sandbox.exec(line, { traceFiles: true }),
+      await sandbox.exec(line, { traceFiles: true, signal }),
+    ]) {
+      expect(result).toMatchObject({ exitCode: 0, files: { written: ["/workspace/traced"], truncated: false } });
+      expect(result.files?.read).toContain("/etc/hostname");
+    }
+    expect(await sandbox.exec(line)).not.toHaveProperty("files");
+  });
+
+  test("of a process is asked once it has ended", async () => {
+    const process = await sandbox.spawn(`read x; ${line}`, { stdin: "pipe", traceFiles: true });
+    expect(await failure(process.files(), ConflictError)).toMatchObject({ code: "process_running" });
+    await process.write("\n");
+    await process.wait();
+    expect(await process.files()).toMatchObject({ written: ["/workspace/traced"], truncated: false });
+    const plain = await sandbox.spawn("true");
+    await plain.wait();
+    await failure(plain.files(), NotFoundError);
+  });
+});
+
 describe("execStream", () => {
   test("tells the start, the output in order, and the exit", async () => {
     const events: ExecEvent[] = [];

@@ -53,6 +53,20 @@ test("a sandbox from its making to its end", async () => {
   expect(await failure(sandbox.refresh(), NotFoundError)).toMatchObject({ code: "not_found", status: 404 });
 });
 
+test("another size keeps the disk, and needs a restart", async () => {
+  const sandbox = await box();
+  await sandbox.files.write("/workspace/kept", "x");
+  const { vcpu } = sandbox.info;
+  const memoryMiB = sandbox.info.memoryMiB + 256;
+  const refused = await failure(sandbox.resize({ memoryMiB }, { restart: false }), ConflictError);
+  expect(refused.code).toBe("resize_needs_restart");
+  await sandbox.resize({ memoryMiB });
+  expect(sandbox.info).toMatchObject({ memoryMiB, vcpu, state: "running" });
+  expect(await sandbox.files.readText("/workspace/kept")).toBe("x");
+  const smaller = await failure(sandbox.resize({ diskMiB: sandbox.info.diskMiB - 1 }), RuntimeError);
+  expect(smaller.code).toBe("disk_too_small");
+});
+
 test("waking what is awake is no error, unless a new limit was asked for", async () => {
   const sandbox = await box();
   expect((await sandbox.wake()).state).toBe("running");

@@ -324,6 +324,10 @@ impl Driver for Gvisor {
         self.bring_up(plan, agent, None).await.map_err(|failed| failed.error)
     }
 
+    fn grows_disk(&self) -> bool {
+        true
+    }
+
     fn pauses(&self) -> bool {
         // The command line can do it as well; nobody has tried.
         self.inner.direct

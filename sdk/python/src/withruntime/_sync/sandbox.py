@@ -222,6 +222,45 @@ class Sandbox(Commands):
         """
         return self._verb("restart", {}, wait, idempotency_key, self._room(wait_for_capacity), on_capacity_wait)
 
+    def resize(
+        self,
+        *,
+        restart: bool = True,
+        vcpu: Optional[int] = None,
+        memory_mib: Optional[int] = None,
+        disk_mib: Optional[int] = None,
+        idempotency_key: Optional[str] = None,
+        wait_for_capacity: Optional[float] = None,
+        on_capacity_wait: Optional[CapacityCallback] = None,
+    ) -> Self:
+        """Gives it another size; what is left out stays. Waits until it runs with it, at most two minutes.
+
+        Args:
+            restart: It may be stopped and started again: what is in its memory is lost, its disk is kept. False for a
+                disk that grows while it runs, where the server can do that.
+            vcpu: Processors, 1 to 16.
+            memory_mib: Memory in MiB.
+            disk_mib: Disk in MiB; it only grows.
+            idempotency_key: For calls that are to be one.
+            wait_for_capacity: Seconds to wait for room; the client's if left out, 0 to fail at once.
+            on_capacity_wait: Called with the refusal and the seconds before each such wait.
+
+        Raises:
+            ConflictError: ``resize_needs_restart``; ``no_capacity`` after the wait, and it is stopped then.
+            RuntimeError: ``disk_too_small``: a disk only grows.
+        """
+        sizes = {"vcpu": vcpu, "memoryMiB": memory_mib, "diskMiB": disk_mib}
+        call = Call(
+            "POST",
+            self._path(":resize"),
+            body=encode({"restart": restart, **{name: size for name, size in sizes.items() if size is not None}}),
+            prefer_wait=120,
+            key=idempotency_key,
+            room_seconds=self._room(wait_for_capacity),
+            on_room_wait=on_capacity_wait,
+        )
+        return self._take(self._transport.json(call))
+
     def extend(self, seconds: int, idempotency_key: Optional[str] = None) -> Self:
         """More time before its limit, at most a day from now. Without a limit nothing changes."""
         return self._settings("extend", {"seconds": seconds}, idempotency_key)
