@@ -86,6 +86,12 @@ pub(crate) async fn refusal(
         );
     }
     let may = || caller.as_ref().map_or(Ok(()), |caller| caller.may(method));
+    if let Some(image) = one_image(method, rest) {
+        return Some(may().err().unwrap_or_else(|| {
+            ApiError::new(Kind::ImageNotFound, format!("There is no image {image}."))
+                .hint("This version of the server has no images but its own, which is used when none is named.")
+        }));
+    }
     if let Some((_, kind, what)) = PRODUCTS.iter().find(|(name, ..)| *name == first) {
         return Some(may().err().unwrap_or_else(|| off(*kind, what)));
     }
@@ -101,6 +107,13 @@ pub(crate) async fn refusal(
     Some(app.reach(caller.as_ref()?, &id).await.err().unwrap_or_else(|| off(kind, what)))
 }
 
+/// The id in a request for one image's record. That there is none is the answer, as it is for a create that names one:
+/// who asks whether an id is an image or a snapshot then asks for the other.
+fn one_image(method: &Method, rest: &str) -> Option<uuid::Uuid> {
+    let id = rest.strip_prefix("images/").filter(|_| method == Method::GET)?;
+    id.parse().ok()
+}
+
 fn starts_with_words(tail: &str, words: &str) -> bool {
     tail.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', ':']))
 }
@@ -113,6 +126,21 @@ fn off(kind: Kind, what: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_record_of_an_image_is_asked_for_by_its_id() {
+        let id = "0190a1b2-0000-7000-8000-000000000000";
+        assert_eq!(one_image(&Method::GET, &format!("images/{id}")).map(|id| id.to_string()).as_deref(), Some(id));
+        for (method, rest) in [
+            (Method::POST, format!("images/{id}")),
+            (Method::GET, format!("images/{id}/logs")),
+            (Method::GET, format!("images/{id}:tag")),
+            (Method::GET, "images/registries".to_owned()),
+            (Method::GET, "images".to_owned()),
+        ] {
+            assert_eq!(one_image(&method, &rest), None, "{method} {rest}");
+        }
+    }
 
     #[test]
     fn words_end_where_they_end() {

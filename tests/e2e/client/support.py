@@ -105,6 +105,15 @@ def fails(kind, code, function, status=None):
     raise AssertionError(f"expected {code}, got {result!r}")
 
 
+def fails_with(kind, function):
+    """What an adapter raises: an error of the service that it stands for."""
+    try:
+        result = function()
+    except kind as error:
+        return error
+    raise AssertionError(f"expected {kind.__name__}, got {result!r}")
+
+
 def eventually(look, what, seconds=15):
     end = time.monotonic() + seconds
     while True:

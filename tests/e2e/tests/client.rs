@@ -227,7 +227,40 @@ checks! {
         programs_of_every_kind_run_traced_as_they_do_without;
     adapter_e2b:
         create_run_write_read_kill
-        what_its_users_do_next;
+        what_its_users_do_next
+        its_commands_live_on_and_are_found_again
+        its_terminals
+        its_files_and_watches
+        its_pauses_copies_and_snapshots
+        its_asynchronous_half
+        what_it_refuses_by_its_own_design;
+    adapter_daytona:
+        commands_and_code
+        sessions_keep_their_place
+        terminals
+        files
+        git_in_the_sandbox
+        stops_copies_and_settings
+        its_asynchronous_half
+        what_it_refuses_by_its_own_design;
+    adapter_modal:
+        processes
+        the_one_that_a_sandbox_is_for
+        files_and_watches
+        names_tags_and_copies
+        what_it_refuses_by_its_own_design;
+    adapter_blaxel:
+        processes
+        files_and_watches
+        previews_sessions_and_copies
+        its_asynchronous_half
+        what_it_refuses_by_its_own_design;
+    adapter_vercel:
+        processes
+        files
+        stops_copies_and_settings
+        its_asynchronous_half
+        what_it_refuses_by_its_own_design;
 }
 
 fn dir() -> PathBuf {

@@ -52,6 +52,8 @@ pub(crate) struct Surroundings {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) user: CommandUser,
     pub(crate) ends_at: Option<DateTime<Utc>>,
+    /// All the time it was given; 0: without end.
+    pub(crate) whole_ms: u64,
 }
 
 impl Surroundings {
@@ -63,6 +65,7 @@ impl Surroundings {
                 UserKind::Root => CommandUser::Root,
             },
             ends_at: row.ends_at.and_then(DateTime::from_timestamp_millis),
+            whole_ms: u64::from(row.timeout_seconds) * 1000,
         }
     }
 }
@@ -113,7 +116,7 @@ impl Wanted {
 
     /// Refuses a time that the sandbox does not have, before anything wakes it.
     pub(crate) async fn check_time(&self, app: &AppState, caller: &Caller, id: &str) -> Result<(), ApiError> {
-        if !self.is_explicit() {
+        if self.timeout_ms.is_none_or(|wanted| wanted == LONGEST_TIMEOUT_MS) {
             return Ok(());
         }
         let row = app.reach(caller, id).await?.row()?;
@@ -124,7 +127,7 @@ impl Wanted {
     pub(crate) fn exec_timeout_ms(&self, around: &Surroundings, now: DateTime<Utc>) -> Result<u64, ApiError> {
         let wanted = self.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS);
         match left_ms(around, now) {
-            Some(left) if self.is_explicit() && wanted > left => Err(too_short(wanted, left)),
+            Some(left) if self.is_explicit(around) && wanted > left => Err(too_short(wanted, left)),
             Some(left) => Ok(wanted.min(left.max(1))),
             None => Ok(wanted),
         }
@@ -133,14 +136,16 @@ impl Wanted {
     /// For a process: none (0) if nothing is said.
     pub(crate) fn process_timeout_ms(&self, around: &Surroundings, now: DateTime<Utc>) -> Result<u64, ApiError> {
         match (self.timeout_ms, left_ms(around, now)) {
-            (Some(wanted), Some(left)) if self.is_explicit() && wanted > left => Err(too_short(wanted, left)),
+            (Some(wanted), Some(left)) if self.is_explicit(around) && wanted > left => Err(too_short(wanted, left)),
             (wanted, _) => Ok(wanted.unwrap_or(0)),
         }
     }
 
-    /// A day is what clients send when they mean no limit: it is not held against a sandbox that ends sooner.
-    fn is_explicit(&self) -> bool {
-        self.timeout_ms.is_some_and(|wanted| wanted != LONGEST_TIMEOUT_MS)
+    /// A day is what clients send when they mean no limit: it is not held against a sandbox that ends sooner. Nor is the
+    /// very time that the sandbox was given: who gives both the same means "as long as it lives", and is always late by
+    /// the time that the start took.
+    fn is_explicit(&self, around: &Surroundings) -> bool {
+        self.timeout_ms.is_some_and(|wanted| wanted != LONGEST_TIMEOUT_MS && wanted != around.whole_ms)
     }
 
     /// The agent's words. `key` makes a second asking find the first process.
@@ -243,7 +248,7 @@ mod tests {
 
     fn around(ends_at: Option<DateTime<Utc>>) -> Surroundings {
         let env = BTreeMap::from([("A".to_owned(), "box".to_owned()), ("B".to_owned(), "box".to_owned())]);
-        Surroundings { env, user: CommandUser::Root, ends_at }
+        Surroundings { env, user: CommandUser::Root, ends_at, whole_ms: 15_000 }
     }
 
     fn refused(body: Value) -> (Kind, String) {
@@ -319,6 +324,8 @@ mod tests {
         assert_eq!(exec(Some(9_000), &limited), Ok(9_000));
         assert_eq!(exec(Some(11_000), &limited), Err(Kind::TimeLimitTooShort));
         assert_eq!(exec(Some(86_400_000), &limited), Ok(10_000));
+        assert_eq!(exec(Some(15_000), &limited), Ok(10_000));
+        assert_eq!(exec(Some(14_999), &limited), Err(Kind::TimeLimitTooShort));
         assert_eq!(exec(Some(86_400_000), &free), Ok(86_400_000));
         assert_eq!(exec(None, &around(Some(now - TimeDelta::seconds(1)))), Ok(1));
         let process = |ms: Option<u64>| {
@@ -328,6 +335,7 @@ mod tests {
         assert_eq!(process(None), Ok(0));
         assert_eq!(process(Some(11_000)), Err(Kind::TimeLimitTooShort));
         assert_eq!(process(Some(86_400_000)), Ok(86_400_000));
+        assert_eq!(process(Some(15_000)), Ok(15_000));
     }
 
     #[test]

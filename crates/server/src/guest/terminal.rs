@@ -56,7 +56,7 @@ const UNREAD: Duration = Duration::from_secs(300);
         ("command" = Option<String>, Query, description = "A shell line; `bash -l` if left out"),
         ("cwd" = Option<String>, Query, description = "Absolute"),
         ("user" = Option<String>, Query, description = "sandbox or root"),
-        ("processId" = Option<String>, Query, description = "A process with a terminal, to show it"),
+        ("processId" = Option<String>, Query, description = "A process with a terminal, to show it; 80 by 24 leaves the size it has"),
     ),
     responses((status = 101, description = "The connection is a WebSocket"))
 )]
@@ -300,6 +300,9 @@ async fn show(guest: &Guest, process_id: &str, size: Option<Pty>) -> Result<Proc
     if !process.pty {
         return Err(ApiError::wrong("processId", "is a process without a terminal"));
     }
+    // Clients always send a size. The usual one is what they send when their user named none, and takes nothing from the
+    // size that the process was given.
+    let size = size.filter(|size| *size != DEFAULT_SIZE);
     if size.is_some() && convert::state(&process) == ProcessState::Running {
         guest.again(Ask::Resize(Resize { process_id: process_id.to_owned(), size })).await?;
     }

@@ -25,6 +25,7 @@ async fn refusals_have_one_shape_and_the_request_id() {
         ("GET", format!("/v1/sandboxes/{missing}:stop"), 405, "method_not_allowed"),
         ("GET", "/v1/sandboxes/%ff".to_owned(), 400, "invalid_request"),
         ("GET", "/v1/images".to_owned(), 501, "unavailable"),
+        ("GET", format!("/v1/images/{missing}"), 404, "image_not_found"),
         ("POST", "/v1/images:delete".to_owned(), 501, "unavailable"),
         ("PUT", "/v1/egress-secrets/a/rules".to_owned(), 501, "secrets_unavailable"),
         ("GET", "/v1/resources/1".to_owned(), 410, "upgrade_required"),
