@@ -15,7 +15,7 @@ fn runtime(stack: &Stack, args: &[&str]) -> Command {
         .env("NO_PROXY", "127.0.0.1")
         .env("CI", "1")
         .env("NO_COLOR", "1")
-        .timeout(std::time::Duration::from_secs(90));
+        .timeout(std::time::Duration::from_secs(300));
     command
 }
 
@@ -198,7 +198,7 @@ fn a_misspelt_word_is_refused_before_anything_is_sent() {
             .env("RUNTIME_API_URL", &url)
             .env("RUNTIME_API_KEY", "rtcloud_x")
             .env("NO_PROXY", "127.0.0.1")
-            .timeout(std::time::Duration::from_secs(10))
+            .timeout(std::time::Duration::from_secs(120))
             .output()
             .expect("runtime");
         assert!(!output.status.success(), "{args:?} was taken");
@@ -242,7 +242,7 @@ fn a_server_that_is_not_there_is_told_with_what_to_do() {
         .env("RUNTIME_API_URL", "http://127.0.0.1:9")
         .env("RUNTIME_API_KEY", "rtcloud_x")
         .env("NO_PROXY", "127.0.0.1")
-        .timeout(std::time::Duration::from_secs(30))
+        .timeout(std::time::Duration::from_secs(120))
         .output()
         .expect("runtime");
     assert_eq!(output.status.code(), Some(1));
