@@ -130,7 +130,13 @@ async def terminals(box: Any, step: Any) -> None:
 async def traces(box: Any, step: Any) -> None:
     def told(files: Any) -> Any:
         own = lambda paths: [path for path in paths if path.startswith("/workspace/traced/")]  # noqa: E731
-        return [type(files).__name__, own(files.read), own(files.written), files.truncated, "/usr/bin/cat" in files.read]
+        return [
+            type(files).__name__,
+            own(files.read),
+            own(files.written),
+            files.truncated,
+            "/usr/bin/cat" in files.read,
+        ]
 
     async def of_an_exec() -> Any:
         line = "mkdir -p traced/d; ln -s d traced/l; echo x > traced/in; cat traced/in > traced/l/out; ls traced/l"

@@ -131,7 +131,9 @@ describe("execStream", () => {
     const events: ExecEvent[] = [];
     // Of two outputs at once either may be told first; here the second waits for the word.
     const go = `/workspace/${unique("go")}`;
-    for await (const event of sandbox.execStream(`echo a; until [ -e ${go} ]; do sleep 0.05; done; echo b >&2; exit 4`)) {
+    for await (const event of sandbox.execStream(
+      `echo a; until [ -e ${go} ]; do sleep 0.05; done; echo b >&2; exit 4`,
+    )) {
       events.push(event);
       if (event.type === "stdout") await sandbox.files.write(go, "");
     }
