@@ -153,7 +153,10 @@ impl World {
             for socket in listener.incoming().flatten() {
                 seen.0.came.fetch_add(1, Ordering::SeqCst);
                 let (seen, label) = (seen.clone(), label.clone());
-                std::thread::spawn(move || web(socket, &label, &seen));
+                std::thread::spawn(move || {
+                    web(socket, &label, &seen);
+                    seen.0.left.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
         place
@@ -299,10 +302,7 @@ fn web(mut socket: TcpStream, label: &str, seen: &Place) {
                 seen.note(&buffer[..count]);
                 got.extend_from_slice(&buffer[..count]);
             }
-            Ok(0) | Err(_) => {
-                seen.0.left.fetch_add(1, Ordering::SeqCst);
-                return;
-            }
+            Ok(0) | Err(_) => return,
         }
     }
 }
