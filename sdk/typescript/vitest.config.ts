@@ -6,17 +6,17 @@ export default defineConfig({
     maxWorkers: 2,
     projects: [
       {
-        test: { name: "unit", include: ["test/unit/**/*.test.ts"] },
+        test: { name: "unit", include: ["test/unit/**/*.test.ts"], testTimeout: 120_000 },
       },
       {
         test: {
           name: "server",
           include: ["test/server/**/*.test.ts"],
           globalSetup: ["test/support/server.ts"],
-          // Sandboxes start, and two cores serve all of them.
-          testTimeout: 60_000,
-          expect: { poll: { timeout: 20_000 } },
-          hookTimeout: 60_000,
+          // Sandboxes start, and two cores serve all of them. These only catch what hangs.
+          testTimeout: 300_000,
+          expect: { poll: { timeout: 120_000 } },
+          hookTimeout: 300_000,
         },
       },
       {

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::*;
 use runtime_proto::guest::{
     Ask, Command, ErrorCode, Follow, Output, ProcessState, RETAINED_OUTPUT, Spawn, Tell, WriteStdin, Written,
@@ -20,8 +18,10 @@ fn poll(id: &str, cursor: u64, wait_ms: u64) -> Ask {
 #[tokio::test]
 async fn output_has_one_line_of_offsets_and_ends_with_the_process() {
     let guest = Guest::start().await;
-    let process = guest.spawn(spawn(shell("echo one; echo two >&2; sleep 0.1; echo three; exit 4"))).await;
+    let line = "echo one; echo two >&2; read x; echo three; exit 4";
+    let process = guest.spawn(Spawn { stdin_pipe: true, ..spawn(shell(line)) }).await;
     assert_eq!((process.state, process.exit_code), (ProcessState::Running as i32, None));
+    write(&guest, &process.id, 0, b"go\n", false).await.unwrap();
     let (chunks, lost, end) = guest.follow(&process.id, 0).await;
     let mut next = 0;
     for chunk in &chunks {
@@ -40,16 +40,13 @@ async fn output_has_one_line_of_offsets_and_ends_with_the_process() {
 }
 
 #[tokio::test]
-async fn characters_are_not_cut() {
+async fn half_characters_lose_nothing() {
     let guest = Guest::start().await;
     let line = "for i in 1 2 3; do printf '\\xe2\\x82'; sleep 0.02; printf '\\xac'; done; printf '\\xe2'";
     let process = guest.spawn(spawn(shell(line))).await;
     let (chunks, _, _) = guest.follow(&process.id, 0).await;
     let all: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.data.to_vec()).collect();
     assert_eq!(all, "€€€".bytes().chain([0xe2]).collect::<Vec<u8>>());
-    for chunk in &chunks[..chunks.len() - 1] {
-        assert!(std::str::from_utf8(&chunk.data).is_ok(), "{chunk:?}");
-    }
     guest.close().await;
 }
 
@@ -57,9 +54,6 @@ async fn characters_are_not_cut() {
 async fn a_slow_reader_slows_the_process_and_nothing_is_lost() {
     let guest = Guest::start().await;
     let total: u64 = 24 * 1024 * 1024;
-    let process = guest.spawn(spawn(shell(&format!("read x; head -c {total} /dev/zero")))).await;
-    assert_eq!(process.exit_code, None);
-    guest.signal(&process.id, 9).await;
     let wanted = Spawn { stdin_pipe: true, ..spawn(shell(&format!("read x; head -c {total} /dev/zero"))) };
     let process = guest.spawn(wanted).await;
     let mut stream = guest.open(follow(&process.id, 0)).await;
@@ -144,7 +138,7 @@ async fn a_poll_waits_for_the_first_byte_only() {
     let id = &process.id;
     let (none, _, _) = parts(guest.ask(poll(id, 0, 0)).await.unwrap());
     assert!(none.is_empty());
-    let mut waiting = guest.open(poll(id, 0, 8000)).await;
+    let mut waiting = guest.open(poll(id, 0, WAIT.as_millis() as u64)).await;
     write(&guest, id, 0, b"x", false).await.unwrap();
     let (chunks, _, now) = parts(collect(&mut waiting).await.unwrap());
     assert_eq!((text(&chunks).as_str(), now.exit_code), ("x", None));
@@ -158,7 +152,7 @@ async fn a_poll_waits_for_the_first_byte_only() {
 #[tokio::test]
 async fn signals_reach_the_whole_tree_and_leftovers() {
     let guest = Guest::start().await;
-    let mark = format!("4101.{}", std::process::id());
+    let mark = mark(4101);
     let line = format!("setsid sleep {mark} & (sleep {mark} & sleep {mark}); wait");
     let process = guest.spawn(spawn(shell(&line))).await;
     while processes_with(&format!("sleep\0{mark}")).len() < 3 {
@@ -168,16 +162,12 @@ async fn signals_reach_the_whole_tree_and_leftovers() {
     let end = guest.until(&process.id, |process| process.exit_code.is_some()).await;
     assert_eq!((end.state, end.exit_code), (ProcessState::Killed as i32, Some(-9)));
     // Killed is not yet collected: the leader's end is told first.
-    while !processes_with(&mark).is_empty() {
-        tokio::task::yield_now().await;
-    }
+    gone(&mark).await;
 
     // A leader that ends leaves what it started; the process has ended, and what it left can still be ended.
-    let begin = std::time::Instant::now();
     let process = guest.spawn(spawn(shell(&format!("sleep {mark} & echo started")))).await;
     let (chunks, _, end) = guest.follow(&process.id, 0).await;
     assert_eq!((text(&chunks).as_str(), end.exit_code, end.leftovers), ("started\n", Some(0), 1));
-    assert!(begin.elapsed() < Duration::from_secs(2));
     guest.signal(&process.id, 15).await;
     guest.until(&process.id, |process| process.leftovers == 0).await;
     assert_eq!(processes_with(&mark), Vec::<i32>::new());
@@ -273,7 +263,7 @@ async fn a_first_reader_has_time_to_come() {
 #[tokio::test]
 async fn commands_end_with_an_agent_that_was_killed() {
     let mut guest = Guest::start().await;
-    let marks = ["86401.25", "86402.25", "86403.25"];
+    let marks = [mark(86_401), mark(86_402), mark(86_403)];
     let leader = guest.spawn(spawn(shell(&format!("sleep {} & exec sleep {}", marks[0], marks[1])))).await;
     let left = guest.spawn(spawn(shell(&format!("sleep {} &", marks[2])))).await;
     guest.until(&left.id, |process| process.state == ProcessState::Exited as i32).await;
@@ -285,10 +275,7 @@ async fn commands_end_with_an_agent_that_was_killed() {
     tokio::time::timeout(WAIT, started).await.expect("all three run");
     assert!(alive(leader.pid));
     guest.child.kill().await.unwrap();
-    let gone = async {
-        while marks.iter().any(|mark| !processes_with(mark).is_empty()) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(WAIT, gone).await.expect("nothing of them is left");
+    for mark in &marks {
+        gone(mark).await;
+    }
 }

@@ -9,7 +9,7 @@ use runtime_proto::guest::{
     Ask, Command, Connect, ErrorCode, Input, ProcessState, Pty, Resize, Spawn, Tell, WriteStdin, encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 fn terminal(line: &str) -> Spawn {
     Spawn { command: Some(shell(line)), pty: Some(Pty { cols: 100, rows: 30 }), binary: true, ..Spawn::default() }
@@ -199,7 +199,10 @@ async fn connections_carry_bytes_and_half_closes_both_ways() {
 #[tokio::test]
 async fn a_connection_that_cannot_be_or_is_cut_says_so() {
     let guest = Guest::start().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Held, so that nobody else comes to listen there.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let free = closed.local_addr().unwrap().port();
     for (port, code) in
         [(u32::from(free), ErrorCode::ConnectionRefused), (0, ErrorCode::Invalid), (65_536 + 80, ErrorCode::Invalid)]
     {

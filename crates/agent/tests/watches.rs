@@ -11,6 +11,9 @@ use runtime_proto::guest::{
     WatchRef, WriteFile, encode,
 };
 
+/// What a poll may wait for the kernel and the agent, in milliseconds.
+const PATIENCE: u64 = 100_000;
+
 fn wanted(path: &Path) -> StartWatch {
     StartWatch {
         path: path.to_str().unwrap().to_owned(),
@@ -45,7 +48,7 @@ async fn lines(guest: &Guest, root: &Path, cursor: &mut u64, last: &str) -> Vec<
     std::fs::write(root.join(last), "").unwrap();
     let mut seen = Vec::new();
     loop {
-        let (records, _) = poll(guest, *cursor, 5000).await;
+        let (records, _) = poll(guest, *cursor, PATIENCE).await;
         assert!(!records.is_empty(), "{last} never came after {seen:?}");
         for record in records {
             *cursor = record.cursor;
@@ -126,7 +129,7 @@ async fn each_change_is_told_as_what_it_is() {
     std::fs::remove_dir_all(&root).unwrap();
     let mut end = None;
     while end.is_none() {
-        let (records, watch) = poll(&guest, cursor, 5000).await;
+        let (records, watch) = poll(&guest, cursor, PATIENCE).await;
         assert!(!records.is_empty() || watch.ended);
         cursor = records.last().unwrap().cursor;
         end = records.last().unwrap().end;
@@ -167,7 +170,7 @@ async fn one_file_is_watched_without_its_neighbours() {
     start(&guest, StartWatch { recursive: false, ..wanted(&file) }).await;
     std::fs::write(dir.path().join("other"), "x").unwrap();
     std::fs::write(&file, "y").unwrap();
-    let (records, _) = poll(&guest, 0, 5000).await;
+    let (records, _) = poll(&guest, 0, PATIENCE).await;
     let change = &records[0].changes[0];
     assert_eq!((change.kind, change.path.as_str()), (ChangeKind::Write as i32, file.to_str().unwrap()));
     guest.close().await;
@@ -186,7 +189,7 @@ async fn ten_thousand_directories_and_a_limit() {
     assert_eq!(seen, ["Create 77/7777/deep"]);
     let few = StartWatch { watch_id: "few".into(), max_watches: 50, ..wanted(dir.path()) };
     start(&guest, few).await;
-    let ask = FollowWatch { watch_id: "few".into(), once: true, wait_ms: 5000, ..FollowWatch::default() };
+    let ask = FollowWatch { watch_id: "few".into(), once: true, wait_ms: PATIENCE, ..FollowWatch::default() };
     let told = guest.ask(Ask::FollowWatch(ask)).await.unwrap();
     assert!(matches!(&told[0], Tell::WatchRecord(record) if record.limit == Some(50)), "{told:?}");
     guest.close().await;
@@ -224,7 +227,7 @@ async fn they_are_four_found_by_key_and_stopped() {
     assert_eq!(nobody.code(), ErrorCode::NoSuchWatch);
     let timed = StartWatch { timeout_ms: 1, ..named("w", "") };
     start(&guest, timed).await;
-    let (records, watch) = poll(&guest, 0, 5000).await;
+    let (records, watch) = poll(&guest, 0, PATIENCE).await;
     assert_eq!((records[0].end, watch.ended), (Some(WatchEnd::TimedOut as i32), true));
     guest.close().await;
 }
@@ -245,7 +248,7 @@ async fn a_flood_is_counted_and_the_watch_goes_on() {
     std::fs::write(dir.path().join("last"), "").unwrap();
     let (mut cursor, mut told, mut dropped, mut unknown, mut lost) = (0, 0, 0, false, 0);
     while told + dropped < 40_001 && !unknown && lost == 0 {
-        let (records, _) = poll(&guest, cursor, 8000).await;
+        let (records, _) = poll(&guest, cursor, PATIENCE).await;
         assert!(!records.is_empty(), "{told} told, {dropped} dropped");
         for record in records {
             cursor = record.cursor;

@@ -85,7 +85,7 @@ async fn send(stream: &Stream, bytes: &[u8]) {
 /// One head with its body, or what there is until the end.
 async fn hear(stream: &mut Stream) -> String {
     let mut got = Vec::new();
-    let heard = tokio::time::timeout(Duration::from_secs(30), async {
+    let heard = tokio::time::timeout(Duration::from_secs(120), async {
         while let Ok(Some(message)) = stream.recv().await {
             got.extend(message);
             let text = String::from_utf8_lossy(&got).to_ascii_lowercase();

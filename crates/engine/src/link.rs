@@ -379,7 +379,7 @@ mod tests {
                 }
             }
         };
-        assert_eq!(tokio::time::timeout(Duration::from_secs(20), answer).await.unwrap(), Tell::Done(Nothing {}));
+        assert_eq!(tokio::time::timeout(Duration::from_secs(120), answer).await.unwrap(), Tell::Done(Nothing {}));
         link.abort();
         agent.abort();
     }

@@ -88,14 +88,13 @@ async fn a_stop_ends_a_start_that_is_under_way() {
     for remove in [false, true] {
         let id = new_id();
         let record = host.data_dir().join("sandboxes").join(support::hex(id)).join("machine.json");
-        let began = Instant::now();
         let (started, ()) = futures_util::future::join(engine.start(order(id, Disk::New)), async {
             support::eventually("it is on its way", async || record.exists().then_some(())).await;
             if remove { engine.remove(id).await.unwrap() } else { engine.stop(id).await.unwrap() }
         })
         .await;
+        // Not by the time that a start has: then it is told that nobody answered.
         assert!(matches!(started, Err(NodeError::Busy(_))), "{started:?}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         assert!(!engine.has_disk(id).await.unwrap(), "what was half made is no disk that was kept");
         host.only(&[]).await;
     }
@@ -132,6 +131,9 @@ async fn a_command_costs_the_host_little() {
     let host = Host::new();
     let engine = host.open().await;
     let id = create(&engine).await;
+    // The same, without us: how fast this machine is.
+    let inside = "n=$(date +%s%N); for i in $(seq 100); do bash -c true; done; echo $((($(date +%s%N) - n) / 100))";
+    let inside = Duration::from_nanos(sh(&engine, id, inside).await.parse().unwrap());
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..100 {
         let began = Instant::now();
@@ -139,9 +141,10 @@ async fn a_command_costs_the_host_little() {
         times.push(began.elapsed());
     }
     times.sort();
-    println!("exec bash -c true: p50 {:?} min {:?}", times[50], times[0]);
-    // Measured at 20 ms; a wait for a timer or a second round trip through a poll loop is ten times that.
-    assert!(times[0] < Duration::from_millis(200), "{times:?}");
+    println!("exec bash -c true: p50 {:?} min {:?}; {inside:?} inside", times[50], times[0]);
+    // Measured at twice what it takes inside; a wait for a timer, or a second round trip through a poll loop, is ten times
+    // that.
+    assert!(times[0] < 20 * inside, "{times:?}, and {inside:?} inside");
 }
 
 /// Notes at each call whether anything of the machine was there. Refuses rules of version 7.

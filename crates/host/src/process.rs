@@ -212,7 +212,7 @@ mod tests {
         let handle = id.open().unwrap().unwrap();
         assert!(!handle.wait(Duration::ZERO).unwrap());
         handle.kill().unwrap();
-        assert!(handle.wait(Duration::from_secs(10)).unwrap());
+        assert!(handle.wait(Duration::from_secs(120)).unwrap());
         assert!(!id.is_alive(), "nobody has reaped it yet");
         child.wait().unwrap();
         handle.kill().unwrap();

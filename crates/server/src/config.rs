@@ -25,6 +25,8 @@ pub struct Config {
     pub body_whole: Duration,
     /// Open connections over all addresses.
     pub max_connections: usize,
+    /// What requests under way get when the server stops.
+    pub grace: Duration,
     /// When an answer that is not ready turns into a late one.
     pub late_after: Duration,
     /// Longest wait of a guest call for a sandbox that is starting.
@@ -45,6 +47,7 @@ impl Default for Config {
             body_timeout: Duration::from_secs(30),
             body_whole: Duration::from_secs(60),
             max_connections: 4096,
+            grace: Duration::from_secs(10),
             late_after: Duration::from_secs(90),
             ready_wait: Duration::from_secs(30),
             reconcile_every: Duration::from_secs(1),

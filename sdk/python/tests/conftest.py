@@ -51,8 +51,8 @@ def server() -> Iterator[Server]:
                 stderr=subprocess.STDOUT,
             )
         address, key = directory / "address", directory / "owner.key"
-        deadline = time.monotonic() + 60
-        while not (address.exists() and address.read_text().strip() and key.exists()):
+        deadline = time.monotonic() + 120
+        while not all(one.exists() and one.read_text().strip() for one in (address, key)):
             assert process.poll() is None, f"the server ended:\n{log.read_text()[-3000:]}"
             assert time.monotonic() < deadline, f"the server did not come up:\n{log.read_text()[-3000:]}"
             time.sleep(0.05)
@@ -66,7 +66,7 @@ def server() -> Iterator[Server]:
         if process is not None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

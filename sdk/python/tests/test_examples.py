@@ -38,7 +38,7 @@ def run(program: Path, server: Server) -> str:
     }
     env.update(RUNTIME_API_URL=server.url, RUNTIME_API_KEY=server.key)
     done = subprocess.run(
-        [sys.executable, program.name], cwd=program.parent, env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, program.name], cwd=program.parent, env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -389,7 +388,6 @@ def test_a_terminal_and_a_tunnel_end_with_their_sandbox(server: Server, box: San
         terminal = await settle(mine.terminal())
         forward = await settle(mine.forward_port(9000, local_port=0))
         await settle(mine.stop())
-        began = time.monotonic()
         try:
             while await settle(terminal.recv()) is not None:
                 pass
@@ -397,7 +395,6 @@ def test_a_terminal_and_a_tunnel_end_with_their_sandbox(server: Server, box: San
             # How it ends is the server's to say; that it does is what counts.
             pass
         assert await blocking(lambda: gone(forward.local_port))
-        assert time.monotonic() - began < 30
         await settle(forward.close())
         with pytest.raises(ConflictError) as told:
             await settle(mine.terminal())

@@ -86,12 +86,12 @@ def test_output_is_heard_while_it_comes(box: Sandbox) -> None:
         waiting.set()
 
     def answer() -> None:
-        waiting.wait(30)
+        waiting.wait(120)
         box.files.write("/workspace/go", "")
 
     thread = threading.Thread(target=answer)
     thread.start()
-    done = box.exec("echo ready; until [ -e go ]; do sleep 0.05; done; echo went", on_stdout=hear, timeout_ms=30_000)
+    done = box.exec("echo ready; until [ -e go ]; do sleep 0.05; done; echo went", on_stdout=hear, timeout_ms=300_000)
     thread.join()
     assert done.stdout == "ready\nwent\n" and heard[0] == "ready\n"
 
@@ -107,7 +107,7 @@ def test_a_cancelled_command_is_over(server: Server, box: Sandbox) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not await same.files.exists("/workspace/told"):
                 assert time.monotonic() < deadline
 
@@ -160,11 +160,15 @@ def test_much_input_is_read_at_the_processs_own_pace(box: Sandbox) -> None:
 
 def test_following_ends_and_the_process_does_not(box: Sandbox) -> None:
     process = box.spawn("echo on; exec sleep 600")
-    seen = []
-    with pytest.raises(RuntimeError) as told:
-        for event in process.output(timeout_seconds=1):
-            seen.append(event["type"])
-    assert told.value.code == "request_timeout" and seen == ["stdout"]
+    seen: list[str] = []
+    seconds = 1
+    # What comes in that time is the machine's to say: twice the time, until it was enough.
+    while not seen:
+        with pytest.raises(RuntimeError) as told:
+            for event in process.output(timeout_seconds=seconds):
+                seen.append(event["type"])
+        assert told.value.code == "request_timeout" and seen in ([], ["stdout"])
+        seconds *= 2
     process.refresh()
     assert process.state == "running"
     process.kill()
@@ -200,7 +204,7 @@ def test_a_time_limit_can_be_kept_away(runtime: Runtime) -> None:
     with runtime.sandboxes.create(timeout_seconds=60, on_lease_end="stop") as box:
         before = box.info["endsAt"]
         stop = box.keep_alive(every_seconds=10, margin_seconds=3600)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while box.info["endsAt"] == before:
             assert time.monotonic() < deadline
             time.sleep(0.05)

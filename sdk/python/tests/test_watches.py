@@ -85,9 +85,7 @@ def test_changes_are_told_as_they_happen(server: Server, box: Sandbox, form: str
         box.exec("rm a.py b.txt", check=True)
         gone: list[str] = []
         while len(gone) < 2:
-            new = await settle(polled.get_new_events(8000))
-            assert new
-            gone += told(new)
+            gone += told(await settle(polled.get_new_events(8000)))
         assert gone == ["remove /workspace/a.py", "remove /workspace/b.txt"]
         assert await settle(polled.get_new_events()) == [] and polled.exit_reason is None
         with pytest.raises(ConflictError) as taken:

@@ -7,9 +7,9 @@ from support import check, main, unique
 from withruntime import AsyncRuntime
 
 
-def run(function, seconds=90):
+def run(function, seconds=300):
     async def go():
-        async with AsyncRuntime(timeout=20, max_retries=0, wait_for_capacity=0) as a:
+        async with AsyncRuntime(timeout=120, max_retries=0, wait_for_capacity=0) as a:
             await function(a)
     asyncio.run(asyncio.wait_for(go(), seconds))
 

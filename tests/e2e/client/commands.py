@@ -4,7 +4,7 @@ import base64
 import time
 
 import withruntime as w
-from support import box, check, eventually, events, fails, main, raw, rt, together, unique
+from support import box, check, eventually, events, fails, in_enough_time, main, raw, rt, together, unique
 
 
 @check
@@ -106,10 +106,15 @@ def signals_are_negative_codes():
 @check
 def a_timeout_is_a_result_and_takes_the_tree():
     s = box()
-    start = time.monotonic()
-    r = s.exec("echo part; (setsid sleep 4321 &) ; sleep 4321", timeout_ms=1000)
-    assert r.timed_out and r.stdout == "part\n" and r.exit_code == -9 and 0.9 < time.monotonic() - start < 20
-    assert s.exec("pgrep -fc 'sleep 432[1]'").stdout == "0\n"
+
+    def attempt(time_ms):
+        start = time.monotonic()
+        r = s.exec("echo part; (setsid sleep 4321 &) ; sleep 4321", timeout_ms=time_ms)
+        assert r.timed_out and r.exit_code == -9 and time.monotonic() - start > 0.9 * time_ms / 1000
+        eventually(lambda: s.exec("pgrep -fc 'sleep 432[1]'").stdout == "0\n", "no sleeper")
+        return r.stdout == "part\n"
+
+    in_enough_time(attempt)
     r = s.exec("trap '' TERM INT HUP; echo in; while :; do sleep 1; done", timeout_ms=1000)
     assert r.timed_out and r.exit_code == -9
 
@@ -117,23 +122,21 @@ def a_timeout_is_a_result_and_takes_the_tree():
 @check
 def what_a_command_started_dies_with_it():
     s = box()
-    start = time.monotonic()
     r = s.exec("nohup sleep 4321 & setsid sleep 4321 & (setsid nohup sh -c 'sleep 4321; true' &) ; echo done")
-    assert r.exit_code == 0 and r.stdout == "done\n" and time.monotonic() - start < 20
-    assert s.exec("pgrep -fc 'sleep 432[1]'").stdout == "0\n"
+    assert r.exit_code == 0 and r.stdout == "done\n"
+    eventually(lambda: s.exec("pgrep -fc 'sleep 432[1]'").stdout == "0\n", "no sleeper")
     # A daemon that has left by two forks and closed everything as well.
     daemon = ("import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
               "os.closerange(0, 64)\nopen('/workspace/daemon', 'w').write(str(os.getpid()))\nimport time\ntime.sleep(4321)\n")
     s.files.write("/workspace/d.py", daemon)
     assert s.exec("python3 d.py; while [ ! -s daemon ]; do sleep 0.05; done").exit_code == 0
-    assert s.exec("kill -0 $(cat daemon)").exit_code != 0
+    eventually(lambda: s.exec("kill -0 $(cat daemon)").exit_code != 0, "the daemon is gone")
 
 
 @check
 def an_early_exit_does_not_wait_for_a_held_pipe():
     s = box()
-    start = time.monotonic()
-    assert s.exec("sleep 4321 & echo out").stdout == "out\n" and time.monotonic() - start < 10
+    assert s.exec("sleep 4321 & echo out").stdout == "out\n"
 
 
 @check
@@ -178,7 +181,7 @@ def callbacks_get_the_output_as_it_comes():
         if "ready" in text:
             s.files.write("/workspace/go", b"")
 
-    r = s.exec("echo ready; until [ -e go ]; do sleep 0.05; done; echo went", on_stdout=write_when_heard, timeout_ms=30_000)
+    r = s.exec("echo ready; until [ -e go ]; do sleep 0.05; done; echo went", on_stdout=write_when_heard, timeout_ms=300_000)
     assert r.exit_code == 0 and "".join(seen) == "ready\nwent\n"
 
 
@@ -251,7 +254,7 @@ def many_lines_from_both_outputs_lose_nothing():
     s = box()
     out, err = [], []
     r = s.exec("for i in $(seq 1 3000); do echo o$i; echo e$i >&2; done", on_stdout=out.append, on_stderr=err.append,
-               timeout_ms=60_000)
+               timeout_ms=300_000)
     assert r.exit_code == 0
     assert "".join(out) == "".join(f"o{n}\n" for n in range(1, 3001))
     assert "".join(err) == "".join(f"e{n}\n" for n in range(1, 3001))

@@ -138,7 +138,7 @@ def links_are_listed_and_not_followed():
 @check
 def a_directory_of_many_files_is_listed_up_to_the_limit():
     s = box()
-    s.exec("mkdir many && cd many && seq 1 12000 | xargs touch", check=True, timeout_ms=60_000)
+    s.exec("mkdir many && cd many && seq 1 12000 | xargs touch", check=True, timeout_ms=300_000)
     assert len(s.files.list("/workspace/many", limit=10_000)) == 10_000
     assert len(s.files.list("/workspace/many", limit=5)) == 5
 

@@ -131,7 +131,7 @@ def keys_are_known_after_the_server_was_killed():
     host("kill9")
     host("start")
     b = box(idempotency_key=k)
-    assert b.id == a.id and b.info["replayed"] is True and b.wait_for("running", 20).state == "running"
+    assert b.id == a.id and b.info["replayed"] is True and b.wait_for("running", 100).state == "running"
     again = b.exec("echo x >> n; echo out", idempotency_key=x)
     assert again.replayed and again.process_id == first.process_id and again.stdout == "out\n"
     assert b.files.read_text("/workspace/n") == "x\n"

@@ -74,7 +74,8 @@ def the_same_after_its_memory_went_to_the_disk():
         saved(s)
         assert s.wake().info["memoryRestored"] is True
         assert count(s) >= before
-    assert abs(int(s.exec("date +%s").stdout) - time.time()) < 5
+    before_it = time.time()
+    assert before_it - 5 < int(s.exec("date +%s").stdout) < time.time() + 5
     assert count(s, "finish") >= before and s.files.read_text("/workspace/half") == "first half, second half"
 
 
@@ -198,8 +199,8 @@ def what_pauses_by_itself():
     pause = box(timeout_seconds=60)
     delete = box(timeout_seconds=60, on_lease_end="delete")
     pause.files.write("/tmp/kept", "x")
-    assert idle.wait_for("paused", 90).state == "paused" and idle.info["stopReason"] == "idle"
-    assert pause.wait_for("paused", 90).state == "paused" and pause.info["stopReason"] is None and pause.info["endsAt"] is None
+    assert idle.wait_for("paused", 200).state == "paused" and idle.info["stopReason"] == "idle"
+    assert pause.wait_for("paused", 200).state == "paused" and pause.info["stopReason"] is None and pause.info["endsAt"] is None
     eventually(lambda: raw("GET", f"/v1/sandboxes/{delete.id}").status == 404, "the other is gone", 30)
     assert busy.refresh().state == "running", "a running command holds it off"
     # Woken by a call it has its limit anew, woken with another it has that.

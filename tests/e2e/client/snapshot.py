@@ -149,7 +149,7 @@ def a_command_goes_on_through_a_snapshot():
 @check
 def one_of_a_full_disk_is_whole():
     s = box(disk_mib=3072)
-    s.exec("dd if=/dev/zero of=/workspace/full bs=1M; sync", timeout_ms=patience(60_000))
+    s.exec("dd if=/dev/zero of=/workspace/full bs=1M; sync", timeout_ms=patience(300_000))
     assert s.exec("echo more > /workspace/more").exit_code != 0
     size = s.exec("stat -c %s /workspace/full", check=True).stdout
     x = s.snapshot()

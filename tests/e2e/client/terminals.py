@@ -10,7 +10,7 @@ from socket_by_hand import Refused, Socket
 from support import box, check, eventually, host, main, raw, rt, together
 
 
-def until(terminal, wanted, seconds=30):
+def until(terminal, wanted, seconds=120):
     """Output up to and with the wanted bytes."""
     seen, end = b"", time.monotonic() + seconds
     while wanted not in seen:
@@ -292,7 +292,7 @@ def ports_are_forwarded_byte_for_byte():
     # Nothing listens: the connection ends.
     closed, nothing = forwarded(s, 7999)
     c = socket.create_connection(("127.0.0.1", nothing))
-    c.settimeout(20)
+    c.settimeout(120)
     try:
         assert c.recv(10) == b""
     except ConnectionResetError:

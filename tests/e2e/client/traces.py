@@ -1,7 +1,7 @@
 """Traced commands: the files that a command opened."""
 
 import withruntime as w
-from support import box, check, eventually, events, fails, main, raw, runtime
+from support import box, check, eventually, events, fails, in_enough_time, main, raw, runtime
 
 
 def below(paths, at):
@@ -80,8 +80,13 @@ def programs_of_every_kind_run_traced_as_they_do_without():
         plain, traced = s.exec(command), s.exec(command, trace_files=True)
         assert (plain.exit_code, traced.exit_code) == (0, 0), (command, plain, traced)
         assert traced.stdout == plain.stdout and not traced.files.truncated, (command, plain, traced)
-    r = s.exec("cat /etc/hostname; sleep 4321", timeout_ms=1500, trace_files=True)
-    assert r.timed_out and "/etc/hostname" in r.files.read
+
+    def attempt(time_ms):
+        r = s.exec("cat /etc/hostname; sleep 4321", timeout_ms=time_ms, trace_files=True)
+        assert r.timed_out
+        return "/etc/hostname" in r.files.read
+
+    in_enough_time(attempt)
     eventually(lambda: s.exec("pgrep -fc 'sleep 432[1]'").stdout == "0\n", "no sleeper")
 
 

@@ -175,7 +175,7 @@ def what_a_stop_left_unfinished_is_removed_at_the_restart():
 @check
 def a_full_disk_ends_an_upload_and_frees_what_it_took():
     s = box(disk_mib=3072)
-    s.exec("head -c 2800000000 /dev/zero > fill; sync", timeout_ms=patience(120_000))
+    s.exec("head -c 2800000000 /dev/zero > fill; sync", timeout_ms=patience(300_000))
     data = os.urandom(MIB)
     upload = raw("POST", f"/v1/sandboxes/{s.id}/uploads", {"path": "/workspace/f", "size": 1 << 30, "sha256": sha(data)}).ok()["uploadId"]
     # The kernel may take some before it writes them out.

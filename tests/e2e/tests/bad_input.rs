@@ -2,9 +2,10 @@
 //! from the kernel, not sampled), and the next caller is served.
 
 use runtime_test_kit::api::encode;
+use runtime_test_kit::http::Connection;
 use runtime_test_kit::{Answer, Api, Stack, eventually, memory_peak_kib, reset_memory_peak, unique};
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What one bad request may cost the server at its peak.
 const FLAT_KIB: u64 = 48 * 1024;
@@ -370,9 +371,8 @@ fn slow_senders_hold_nobody_up_and_are_let_go() {
                 connection
             })
             .collect();
-        let start = Instant::now();
         assert_eq!(api.get("/v1/me").status, 200);
-        assert!(start.elapsed() < Duration::from_secs(5), "another caller waited {:?}", start.elapsed());
+        assert!(slow.iter().any(Connection::waits), "another caller waited until the slow were let go");
         // Each is told, or cut, in its time: one that trickles is not kept for ever.
         for connection in slow.iter_mut() {
             let _ = connection.write(b"x");

@@ -15,7 +15,7 @@ fn runtime(stack: &Stack, args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(["sandboxes"]).args(args);
     command.env("RUNTIME_API_URL", stack.url()).env("RUNTIME_API_KEY", stack.owner_key());
-    command.env("NO_PROXY", "127.0.0.1").env("CI", "1").timeout(Duration::from_secs(90));
+    command.env("NO_PROXY", "127.0.0.1").env("CI", "1").timeout(Duration::from_secs(300));
     command
 }
 

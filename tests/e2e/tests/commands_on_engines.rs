@@ -37,7 +37,7 @@ fn small(stack: &Stack) -> Machine {
 fn memory_that_ran_out_is_told_whoever_was_ended(stack: &mut Stack) {
     let machine = stack.api().create(&json!({"vcpu": 1, "memoryMiB": 384}));
     machine.write("/workspace/hog.py", HOG.as_bytes());
-    let exec = |command: &str| machine.exec(&json!({"command": command, "timeoutMs": 60000}));
+    let exec = |command: &str| machine.exec(&json!({"command": command, "timeoutMs": 300000}));
     for (command, code, out) in [
         ("exec python3 hog.py", -9, ""),
         ("python3 hog.py; echo went on; exit 3", 3, "went on\n"),
@@ -67,7 +67,7 @@ fn a_trace_tells_what_was_opened(stack: &mut Stack) {
     let line = "cat in > out; python3 -c 'import threading as t; x = t.Thread(target=lambda: open(\"thread\", \"w\")); \
         x.start(); x.join()'; sudo -n cp in /root/kept; mv out moved; exit 5";
     for user in ["sandbox", "root"] {
-        let ran = machine.exec(&json!({"command": line, "traceFiles": true, "user": user, "timeoutMs": 60000}));
+        let ran = machine.exec(&json!({"command": line, "traceFiles": true, "user": user, "timeoutMs": 300000}));
         assert_eq!(ran.code, Some(5), "{}", ran.answer);
         let list = |name: &str| -> Vec<String> {
             serde_json::from_value(ran.answer["files"][name].clone()).expect("a list of paths")

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// After a start everything has settled within this.
-const SETTLED: Duration = Duration::from_secs(10);
+/// After a start everything settles; this only catches a hang.
+const SETTLED: Duration = Duration::from_secs(120);
 
 fn records(stack: &Stack) -> Vec<Value> {
     let listed = stack.api().get("/v1/sandboxes?includeStopped=true&limit=100").ok();
@@ -217,7 +217,7 @@ fn helpers_that_die_under_a_living_server_stop_their_sandbox() {
     bystander_keeps.write("/workspace/kept", b"y");
     stack.kill_helpers();
     for one in [&machine, &bystander_keeps] {
-        let seen = one.api.get(&one.path("?waitFor=stopped&timeoutSeconds=20")).ok();
+        let seen = one.api.get(&one.path("?waitFor=stopped&timeoutSeconds=100")).ok();
         assert_eq!(
             (seen["state"].as_str(), seen["stopReason"].as_str()),
             (Some("stopped"), Some("host_stopped")),

@@ -27,8 +27,9 @@ fn machine(api: &Api, record: &Value) -> Machine {
 
 fn settled(api: &Api) -> Vec<Value> {
     until("nothing is under way", SETTLED, || {
-        let boxes = list(api, "/v1/sandboxes?includeStopped=true&limit=100");
+        // In this order: a snapshot that is whole has its source on its way back.
         let snapshots = list(api, "/v1/snapshots?limit=100");
+        let boxes = list(api, "/v1/sandboxes?includeStopped=true&limit=100");
         let rests = |one: &Value| ["running", "paused", "stopped"].contains(&text(one, "state"));
         let taken = |one: &Value| ["ready", "failed"].contains(&text(one, "state"));
         (boxes.iter().all(rests) && snapshots.iter().all(taken)).then_some(boxes)

@@ -13,7 +13,7 @@ const SPARE_FDS: usize = 6;
 /// Host processes by which gVisor runs the guest's: it keeps some to use again, and how many depends on what met.
 const STUBS: usize = 8;
 /// What ends does so in the background; this only catches a hang.
-const GONE: Duration = Duration::from_secs(20);
+const GONE: Duration = Duration::from_secs(120);
 
 /// Waits until nothing of the sandboxes is left, or says what is.
 fn settled(stack: &Stack, before: &Snapshot, ids: &[String], spare_helpers: usize) -> Snapshot {
@@ -102,11 +102,15 @@ fn commands_and_files_leave_nothing() {
             }
         }
     };
+    // What an exec leaves behind may be a moment in dying.
+    let quiet = || eventually("nothing sleeps inside", GONE, || machine.sh("pgrep -xc sleep").out == "0\n");
     work(10);
+    quiet();
     let before = stack.snapshot();
     let inside = machine.output("ls /proc/1/fd 2>/dev/null | wc -l; ps -e --no-headers | wc -l");
     work(150);
     let _ = settled(&stack, &before, &[], STUBS);
+    quiet();
     let after = machine.output("ls /proc/1/fd 2>/dev/null | wc -l; ps -e --no-headers | wc -l");
     assert_eq!(inside.lines().nth(1), after.lines().nth(1), "processes are left inside: {inside} then {after}");
     println!("before: {}\nafter: {}", before.figures(), stack.snapshot().figures());
@@ -116,6 +120,7 @@ fn commands_and_files_leave_nothing() {
 fn callers_who_hang_up_leave_nothing() {
     let stack = Stack::start();
     let machine = stack.api().small();
+    let quiet = stack.snapshot();
     let hang_up = || {
         for n in 0..100u32 {
             let mut connection = stack.api().connect();
@@ -126,11 +131,13 @@ fn callers_who_hang_up_leave_nothing() {
         // The commands owe nothing to their callers; they end at their own limit.
         eventually("their commands have come and gone", Duration::from_secs(60), || {
             let ended = machine.api.get(&machine.path("/processes")).ok();
-            let mut states = ended["data"].as_array().expect("a list").iter().map(|one| one["state"].clone());
-            machine.sh("pgrep -fc '^sleep 432[1]'").out == "0\n" && states.any(|state| state == "timed_out")
+            let is = |state: &str| ended["data"].as_array().expect("a list").iter().any(|one| one["state"] == state);
+            machine.sh("pgrep -fc '^sleep 432[1]'").out == "0\n"
+                && is("timed_out")
+                && !is("running")
+                && stack.snapshot().server_fds <= quiet.server_fds + SPARE_FDS
         });
     };
-    let quiet = stack.snapshot();
     for _ in 0..4 {
         hang_up();
     }

@@ -29,7 +29,7 @@ fn a_memory_hog_ends_and_the_sandbox_lives() {
     machine.write("/workspace/hog.py", HOG.as_bytes());
     let small = machine.spawn(&json!({"command": "sleep 4321"}));
     for user in ["sandbox", "root"] {
-        let ran = machine.exec(&json!({"command": "python3 hog.py 64", "user": user, "timeoutMs": 60000}));
+        let ran = machine.exec(&json!({"command": "python3 hog.py 64", "user": user, "timeoutMs": 3000000}));
         assert_ne!(ran.code, Some(0), "{}", ran.answer);
         assert!(!ran.out.contains("held all"), "{}", ran.answer);
         let told = &ran.answer["outOfMemory"];
@@ -49,7 +49,7 @@ fn a_memory_hog_ends_and_the_sandbox_lives() {
 fn memory_filled_through_tmp_is_memory() {
     let stack = Stack::start();
     let machine = sized(&stack, json!({"vcpu": 1, "memoryMiB": 256}));
-    let ran = machine.exec(&json!({"command": "dd if=/dev/zero of=/dev/shm/fill bs=1M count=2000; dd if=/dev/zero of=/tmp/fill bs=1M count=2000", "user": "root", "timeoutMs": 60000}));
+    let ran = machine.exec(&json!({"command": "dd if=/dev/zero of=/dev/shm/fill bs=1M count=2000; dd if=/dev/zero of=/tmp/fill bs=1M count=2000", "user": "root", "timeoutMs": 3000000}));
     println!("{}", ran.err);
     let _ = machine.root("rm -f /dev/shm/fill /tmp/fill");
     assert_eq!(machine.output("echo alive"), "alive\n");
@@ -61,7 +61,7 @@ fn the_disk_ends_where_it_was_asked_to() {
     let stack = Stack::start();
     let machine = sized(&stack, json!({"vcpu": 1, "memoryMiB": 512, "diskMiB": 3072}));
     let neighbour = sized(&stack, json!({"vcpu": 1, "memoryMiB": 256}));
-    let fill = machine.exec(&json!({"command": "dd if=/dev/zero of=fill bs=1M count=8000 conv=fsync 2>&1; ls -s --block-size=M fill", "timeoutMs": 120000}));
+    let fill = machine.exec(&json!({"command": "dd if=/dev/zero of=fill bs=1M count=8000 conv=fsync 2>&1; ls -s --block-size=M fill", "timeoutMs": 3000000}));
     let full = fill.out.contains("Disk quota exceeded") || fill.out.contains("No space left");
     assert!(full, "{}", fill.answer);
     let size: u64 =
@@ -80,7 +80,7 @@ fn the_disk_ends_where_it_was_asked_to() {
         machine.try_write("/workspace/more", &vec![b'x'; 1 << 20]).status == 200
     });
     // Root has no way round.
-    let root = machine.exec(&json!({"command": "dd if=/dev/zero of=/var/fill bs=1M count=8000 conv=fsync 2>&1", "user": "root", "timeoutMs": 120000}));
+    let root = machine.exec(&json!({"command": "dd if=/dev/zero of=/var/fill bs=1M count=8000 conv=fsync 2>&1", "user": "root", "timeoutMs": 3000000}));
     assert_ne!(root.code, Some(0), "{}", root.answer);
 }
 
@@ -89,7 +89,7 @@ fn many_small_files_count_as_well() {
     let stack = Stack::start();
     let machine = sized(&stack, json!({"vcpu": 1, "memoryMiB": 512, "diskMiB": 3072}));
     let ran = machine.exec(
-        &json!({"command": "mkdir m && cd m && seq 1 20000 | xargs -n 1000 touch && ls | wc -l", "timeoutMs": 120000}),
+        &json!({"command": "mkdir m && cd m && seq 1 20000 | xargs -n 1000 touch && ls | wc -l", "timeoutMs": 3000000}),
     );
     assert_eq!(ran.out, "20000\n", "{}", ran.answer);
     machine.delete();
@@ -99,15 +99,15 @@ fn many_small_files_count_as_well() {
 fn one_core_is_one_core() {
     let stack = Stack::start();
     let machine = sized(&stack, json!({"vcpu": 1, "memoryMiB": 512}));
-    // Two busy threads for two seconds of wall time use about two seconds of CPU on one core, and four on two.
+    // Two busy threads use as much CPU as time passes on one core, and twice as much on two.
     let program = "import os, time\nend = time.time() + 3\npids = []\nfor _ in range(2):\n  p = os.fork()\n  if p == 0:\n    while time.time() < end: pass\n    os._exit(0)\n  pids.append(p)\n[os.waitpid(p, 0) for p in pids]\nt = os.times()\nprint(t.children_user + t.children_system)";
-    let before = cpu_seconds(&machine);
-    let ran = machine.exec(&json!({"argv": ["python3", "-c", program], "timeoutMs": 30000}));
+    let (began, before) = (std::time::Instant::now(), cpu_seconds(&machine));
+    let ran = machine.exec(&json!({"argv": ["python3", "-c", program], "timeoutMs": 300000}));
     assert_eq!(ran.code, Some(0), "{}", ran.answer);
     if let (Some(before), Some(after)) = (before, cpu_seconds(&machine)) {
-        let used = after - before;
-        assert!(used < 4.5, "3 s on one core used {used} s of CPU on the host");
-        println!("used {used} s of CPU in 3 s");
+        let (used, passed) = (after - before, began.elapsed().as_secs_f64());
+        assert!(used < 1.4 * passed, "{passed} s on one core used {used} s of CPU on the host");
+        println!("used {used} s of CPU in {passed} s");
     } else {
         panic!("no cgroup of {} tells its use of the CPU", machine.id);
     }
@@ -139,7 +139,7 @@ fn processes_are_limited_and_the_rest_goes_on() {
     // Each child is one small program, so that it is the count that ends it and not the memory.
     let forks = "import os, time\nn = 0\ntry:\n  while n < 6000:\n    if os.fork() == 0: os.execv('/bin/sleep', ['sleep', '4321'])\n    n += 1\nexcept OSError as error: print(error.errno)\nprint(n)";
     for user in ["sandbox", "root"] {
-        let body = json!({"argv": ["python3", "-c", forks], "user": user, "timeoutMs": 60000});
+        let body = json!({"argv": ["python3", "-c", forks], "user": user, "timeoutMs": 3000000});
         let answer = machine.api.post(&machine.path(":exec"), &body);
         assert_eq!(answer.status, 200, "{user}: {}; the sandbox: {}", answer.text(), machine.info());
         let ran = answer.json();

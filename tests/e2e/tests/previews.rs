@@ -121,7 +121,7 @@ impl Visitor {
 /// It breaks off, and does not look as if it had come to its end.
 #[track_caller]
 fn is_cut(mut open: Connection) {
-    open.set_patience(Duration::from_secs(30));
+    open.set_patience(Duration::from_secs(120));
     let error = loop {
         match open.read_chunk() {
             Ok(Some(_)) => {}
@@ -339,7 +339,7 @@ fn the_command_line_shares_lists_rotates_and_takes_back() {
     let visitor = Visitor::of(&machine);
     let runtime = |args: &[&str]| {
         let mut command = Command::new(program());
-        command.args(["sandboxes"]).args(args).timeout(Duration::from_secs(90));
+        command.args(["sandboxes"]).args(args).timeout(Duration::from_secs(300));
         command.env("RUNTIME_API_URL", stack.url()).env("RUNTIME_API_KEY", stack.owner_key());
         let output = command.env("NO_PROXY", "127.0.0.1").env("CI", "1").output().expect("runtime");
         let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

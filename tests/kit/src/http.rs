@@ -114,6 +114,15 @@ impl Connection {
         self.stream.set_read_timeout(Some(patience)).expect("set the time limit of a socket");
     }
 
+    /// Nothing has come, neither bytes nor the end.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("look without waiting");
+        let seen = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).expect("wait again");
+        seen.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     /// Reads until the server closes: how many bytes came, however it ended (a reset is an end).
     pub fn drain(&mut self) -> std::io::Result<u64> {
         match std::io::copy(&mut (&mut self.reader).take(LARGEST_BODY), &mut std::io::sink()) {

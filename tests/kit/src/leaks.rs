@@ -31,7 +31,7 @@ impl Snapshot {
         Self {
             helpers: helpers(places).into_iter().filter(|process| process.pid != server).collect(),
             mounts: mounts_of(places),
-            loops: loops(),
+            loops: loops_of(places),
             cgroups: cgroups_of(places).len(),
             server_fds: count(&format!("{proc}/fd")),
             server_threads: count(&format!("{proc}/task")),
@@ -229,11 +229,13 @@ fn is_root_of_a_disk(path: &Path) -> bool {
     path.join("etc/debian_version").exists()
 }
 
-fn loops() -> usize {
+/// Loop devices of files in the data directory; others of this host have theirs.
+fn loops_of(places: &Places) -> usize {
+    let backed_by = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("loop/backing_file"));
     fs::read_dir("/sys/block").map_or(0, |list| {
         list.flatten()
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with("loop"))
-            .filter(|entry| entry.path().join("loop/backing_file").exists())
+            .filter_map(|entry| backed_by(entry).ok())
+            .filter(|file| Path::new(file.trim_end()).starts_with(&places.data))
             .count()
     })
 }

@@ -15,8 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Starting reads a database and adopts what runs; more than this is a hang.
-const UP: Duration = Duration::from_secs(30);
-const DOWN: Duration = Duration::from_secs(30);
+const UP: Duration = Duration::from_secs(120);
+const DOWN: Duration = Duration::from_secs(120);
 const POOL: &str = "/var/lib/runtime/pool";
 
 /// How a stack differs from the usual one.

@@ -5,8 +5,8 @@
 //! that can be reached just as well, so that a check that is missing shows. A name server of ours answers for all names.
 //! No packet leaves the machine, whatever the product does.
 
-use crate::StackOptions;
 use crate::process::started;
+use crate::{StackOptions, poll};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::HashMap;
@@ -75,7 +75,7 @@ impl World {
         let born = started(i32::try_from(pid)?).context("when this test started")?;
         let (server, outside) = (format!("{PREFIX}{pid}-{born}-s"), format!("{PREFIX}{pid}-{born}-o"));
         let files = tempfile::tempdir().context("a directory for the name server's address")?;
-        let resolv = format!("nameserver {NAMES}\noptions timeout:2 attempts:2\n");
+        let resolv = format!("nameserver {NAMES}\noptions timeout:5 attempts:2\n");
         std::fs::write(files.path().join("resolv.conf"), resolv).context("write resolv.conf")?;
         let world = Self { server, outside, names: Arc::default(), files };
         let (server, outside) = (&world.server, &world.outside);
@@ -146,13 +146,17 @@ impl World {
     /// A web server that answers each request with its own label and what it was asked.
     #[must_use]
     pub fn web(&self, label: &str, ip: &str, port: u16) -> Place {
-        let (listener, place, label) = (self.listen(ip, port), Place::default(), label.to_owned());
+        let (listener, label) = (self.listen(ip, port), label.to_owned());
+        let place = Place::at(&listener);
         let seen = place.clone();
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 seen.0.came.fetch_add(1, Ordering::SeqCst);
                 let (seen, label) = (seen.clone(), label.clone());
-                std::thread::spawn(move || web(socket, &label, &seen));
+                std::thread::spawn(move || {
+                    web(socket, &label, &seen);
+                    seen.0.left.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
         place
@@ -161,7 +165,8 @@ impl World {
     /// A server that sends back what it gets.
     #[must_use]
     pub fn echo(&self, ip: &str, port: u16) -> Place {
-        let (listener, place) = (self.listen(ip, port), Place::default());
+        let listener = self.listen(ip, port);
+        let place = Place::at(&listener);
         let seen = place.clone();
         std::thread::spawn(move || {
             for mut socket in listener.incoming().flatten() {
@@ -206,11 +211,12 @@ impl Drop for World {
 }
 
 /// What came to a place.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Place(Arc<Seen>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
+    address: SocketAddr,
     came: AtomicUsize,
     left: AtomicUsize,
     heads: Mutex<Vec<String>>,
@@ -218,6 +224,31 @@ struct Seen {
 }
 
 impl Place {
+    fn at(listener: &TcpListener) -> Self {
+        Self(Arc::new(Seen {
+            address: listener.local_addr().expect("an address"),
+            came: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            heads: Mutex::default(),
+            bytes: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Connections so far, once all that were made are counted and have ended. Among them is one of its own, which is
+    /// let in behind them.
+    ///
+    /// # Panics
+    /// When nobody is let in, or somebody stays.
+    #[must_use]
+    pub fn came_and_left(&self) -> usize {
+        let mut own = TcpStream::connect(self.0.address).expect("come to the place");
+        own.write_all(b"GET /behind HTTP/1.1\r\n\r\n").expect("ask");
+        own.read_exact(&mut [0]).expect("an answer");
+        drop(own);
+        poll::eventually("all have left", SOON, || self.came() == self.left());
+        self.came()
+    }
+
     /// Connections so far.
     #[must_use]
     pub fn came(&self) -> usize {
@@ -271,10 +302,7 @@ fn web(mut socket: TcpStream, label: &str, seen: &Place) {
                 seen.note(&buffer[..count]);
                 got.extend_from_slice(&buffer[..count]);
             }
-            Ok(0) | Err(_) => {
-                seen.0.left.fetch_add(1, Ordering::SeqCst);
-                return;
-            }
+            Ok(0) | Err(_) => return,
         }
     }
 }

@@ -367,7 +367,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
-    use crate::process::output::Output;
+    use crate::process::output::{Output, Piece};
     use crate::process::stdin::Stdin;
     use crate::process::{Proc, State};
 
@@ -391,6 +391,31 @@ mod tests {
             helpers: tokio_watch::channel(BTreeSet::new()).0,
             trace: None,
         })
+    }
+
+    /// The clock of this test moves only when it is told to, or when all is idle.
+    #[tokio::test(start_paused = true)]
+    async fn characters_are_not_cut_while_their_rest_may_come() {
+        let (ours, mut theirs) = std::io::pipe().unwrap();
+        let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
+        let (proc, (_hurry, hurried)) = (proc(), tokio_watch::channel(false));
+        let reading = tokio::spawn(read(proc.clone(), pipe, Which::Stdout, hurried));
+        for (written, told) in [(&b"a\xe2\x82"[..], 1), (b"\xac", 4)] {
+            theirs.write_all(written).unwrap();
+            while proc.output.extent().0 < told {
+                tokio::task::yield_now().await;
+            }
+        }
+        let reader = proc.output.attach(1);
+        let Piece::Chunk { data, .. } = reader.look(1) else { panic!("nothing") };
+        assert_eq!(&data[..], "€".as_bytes());
+        // What does not become whole within its time comes as it is.
+        theirs.write_all(b"\xe2").unwrap();
+        while proc.output.extent().0 < 5 {
+            tokio::time::sleep(HOLD).await;
+        }
+        drop(theirs);
+        reading.await.unwrap();
     }
 
     /// A machine that stood still, or is short of time, hurries readers that were never told of their bytes.

@@ -127,15 +127,20 @@ fn wait(socket: &mut UnixStream, signals: &runtime_host::forward::Signals) -> Re
             other => other.map_err(|error| SudoError::Ask(error.into()))?,
         };
         let [answer, signal] = fds.map(|fd| !fd.revents().is_empty());
-        if signal && let Some(number) = signals.next() {
-            socket.write_all(&[number]).map_err(SudoError::Ask)?;
-        }
+        // First: once the command has ended nobody reads what it should be signalled.
         if answer {
             let mut length = [0; 4];
             socket.read_exact(&mut length).map_err(SudoError::Ask)?;
             let mut body = vec![0; (u32::from_le_bytes(length) as usize).min(64 * 1024)];
             socket.read_exact(&mut body).map_err(SudoError::Ask)?;
             return Said::decode(&body[..]).map_err(|_| SudoError::Ask(io::ErrorKind::InvalidData.into()));
+        }
+        if signal && let Some(number) = signals.next() {
+            match socket.write_all(&[number]) {
+                // It ended since the look: the answer is there to be read, or its absence is told as such.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                other => other.map_err(SudoError::Ask)?,
+            }
         }
     }
 }

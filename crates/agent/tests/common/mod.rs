@@ -15,7 +15,8 @@ use runtime_proto::handshake;
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 
-pub const WAIT: Duration = Duration::from_secs(30);
+/// Longer than any answer takes on a machine that stands still now and then: only a hang is longer.
+pub const WAIT: Duration = Duration::from_secs(120);
 
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
@@ -241,6 +242,33 @@ pub fn spawn(command: Command) -> Spawn {
 pub fn alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z') && !rest.starts_with('X'))
+}
+
+/// Words for `sleep` that only this test's processes carry: other runs of the same test may be on this machine.
+pub fn mark(number: u32) -> String {
+    format!("{number}.{:010}", std::process::id())
+}
+
+/// Waits until no process carries the mark: an answer waits for the dead, but not for ever.
+pub async fn gone(mark: &str) {
+    let look = async {
+        while !processes_with(mark).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(WAIT, look).await.unwrap_or_else(|_| panic!("{:?} live on", processes_with(mark)));
+}
+
+/// What a command has done before its time was up depends on the machine: gives it twice the time until it was enough.
+pub async fn in_enough_time<T>(mut attempt: impl AsyncFnMut(u64) -> Option<T>) -> T {
+    let mut time_ms = 300;
+    loop {
+        if let Some(done) = attempt(time_ms).await {
+            return done;
+        }
+        time_ms *= 2;
+        assert!(time_ms < 200_000, "no time is enough");
+    }
 }
 
 /// Some mark that only this test's processes carry, for looking whether any is left.

@@ -1,12 +1,14 @@
 //! What is piped in becomes the command's input.
 
 use std::io::{IsTerminal, Read};
-use std::sync::mpsc;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -19,52 +21,36 @@ const SILENCE: Duration = Duration::from_millis(100);
 
 /// Adds the input to an exec body, if any is piped in.
 pub(super) fn attach(body: &mut Value) -> Result<(), Failure> {
-    if std::io::stdin().is_terminal() {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() || !speaks(&stdin)? {
         return Ok(());
     }
-    if let Some(bytes) = read(std::io::stdin())? {
+    if let Some(bytes) = read(stdin.lock())? {
         put(body, bytes);
     }
     Ok(())
 }
 
-/// All of a pipe, or nothing for a silent one. The reading thread is left behind when the pipe stays silent: it holds
-/// nothing that the end of the program does not free.
-fn read(mut pipe: impl Read + Send + 'static) -> Result<Option<Vec<u8>>, Failure> {
-    let (send, pieces) = mpsc::sync_channel(4);
-    std::thread::Builder::new()
-        .name("stdin".into())
-        .spawn(move || {
-            let mut buffer = vec![0; 64 * 1024];
-            loop {
-                let piece = match pipe.read(&mut buffer) {
-                    Ok(length) => Ok(buffer[..length].to_vec()),
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                    Err(error) => Err(error),
-                };
-                let last = !matches!(&piece, Ok(bytes) if !bytes.is_empty());
-                if send.send(piece).is_err() || last {
-                    return;
-                }
-            }
-        })
-        .context("cannot start reading the input")?;
-    let Ok(first) = pieces.recv_timeout(SILENCE) else { return Ok(None) };
-    let mut all = first.context("cannot read the input")?;
-    if all.is_empty() {
-        return Ok(None);
-    }
-    while let Ok(piece) = pieces.recv() {
-        let piece = piece.context("cannot read the input")?;
-        if piece.is_empty() {
-            break;
-        }
-        all.extend_from_slice(&piece);
-        if all.len() > LIMIT {
-            return Err(too_large().into());
+/// Whether a pipe has something to read, or has ended, before it counts as silent. The kernel is asked, which looks once
+/// more at the end: a machine that gave us no turn meanwhile makes no pipe silent.
+fn speaks(pipe: impl AsFd) -> Result<bool, Failure> {
+    let silence = Timespec { tv_sec: 0, tv_nsec: i64::from(SILENCE.subsec_nanos()) };
+    loop {
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&silence)) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready.context("cannot wait for the input")? > 0),
         }
     }
-    Ok(Some(all))
+}
+
+/// All of a pipe; nothing of an empty one.
+fn read(pipe: impl Read) -> Result<Option<Vec<u8>>, Failure> {
+    let mut all = Vec::new();
+    pipe.take(LIMIT as u64 + 1).read_to_end(&mut all).context("cannot read the input")?;
+    if all.len() > LIMIT {
+        return Err(too_large().into());
+    }
+    Ok(Some(all).filter(|all| !all.is_empty()))
 }
 
 /// As text where that is not the longer form: a control character takes six bytes of JSON, so that much less than the
@@ -98,6 +84,8 @@ fn too_large() -> UsageError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use serde_json::json;
 
@@ -140,7 +128,14 @@ mod tests {
 
     #[test]
     fn a_silent_pipe_is_no_input() {
-        let (silent, _held_open) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        assert!(read(silent).expect("nothing").is_none());
+        let (silent, mut other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert!(!speaks(&silent).expect("a look"));
+        other.write_all(b"a word").expect("said");
+        assert!(speaks(&silent).expect("a look"));
+        let (ended, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        drop(other);
+        assert!(speaks(&ended).expect("a look") && read(ended).expect("nothing").is_none());
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        assert!(speaks(&file).expect("a look") && read(file).expect("nothing").is_none());
     }
 }

@@ -26,7 +26,8 @@ use crate::surroundings::{Surroundings, read_word};
 /// A server that has not begun to answer by then has a reason that is in its log.
 const SERVER_STARTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// Where somebody listens, a busy machine is given time to answer: who is taken for gone is started a second time.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 20;
 const LOG_BYTES: u64 = 16 * 1024;
 const FIRST_COMMAND: [&str; 3] =

@@ -184,6 +184,7 @@ fn an_interrupt_goes_to_the_command_first() {
     }
     interrupt(&child);
     assert_eq!(child.wait().expect("the end").code(), Some(130));
+    player.wait_for(&format!("POST /v1/sandboxes/{ID}/processes/p1:signal"));
     let asked = player.asked();
     assert_eq!(asked[1].what, format!("POST /v1/sandboxes/{ID}/processes/p1:signal"));
     assert_eq!(asked[1].body, json!({"signal": "SIGTERM"}));

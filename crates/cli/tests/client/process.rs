@@ -72,7 +72,12 @@ pub(crate) fn ran(player: &Player, words: &[&str]) -> Ran {
 }
 
 pub(crate) fn ran_with_input(player: &Player, words: &[&str], input: &[u8]) -> Ran {
-    let mut child = start(player, words, Stdio::piped());
-    child.stdin.take().expect("a pipe").write_all(input).expect("the input");
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    // Its beginning is there before the program is: a pipe that says nothing for a moment is no input.
+    let (first, rest) = input.split_at(input.len().min(4096));
+    writer.write_all(first).expect("the input");
+    let child = start(player, words, reader.into());
+    writer.write_all(rest).expect("the input");
+    drop(writer);
     end(child)
 }

@@ -19,6 +19,9 @@ use runtime_proto::guest::{Ask, Command, Exec, ExecDone, Request, Spawn, Tell, U
 use runtime_proto::handshake::wall_clock_ns;
 use runtime_proto::node::{Disk, Node, NodeError, Order};
 
+/// Longer than anything takes here, whatever else this machine does: only a hang is longer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Where this machine keeps its pool; test directories in it share its base image.
 const MACHINE_POOL: &str = "/var/lib/runtime/pool";
 
@@ -151,9 +154,17 @@ impl Host {
         self.machine_file(id)[which]["pid"].as_u64().unwrap().try_into().unwrap()
     }
 
+    /// Kills a process of a machine and waits until it is dead, so that nothing of it is met by what comes next.
+    pub async fn kill(&self, id: SandboxId, which: &str) {
+        let pid = self.pid(id, which);
+        let process = runtime_host::process::ProcessId::of(pid).unwrap();
+        runtime_host::process::kill(pid).unwrap();
+        eventually("it is dead", async || (!process.is_alive()).then_some(())).await;
+    }
+
     /// Waits until exactly this is left of the sandboxes of this host: a process that ends is seen for a moment more.
     pub async fn only(&self, expected: &[String]) {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + PATIENCE;
         loop {
             let left = self.left();
             if left == expected {
@@ -309,7 +320,7 @@ async fn run(engine: &Engine, id: SandboxId, user: User, shell: &str) -> String 
 
 /// Waits for a value, for as long as a busy machine may need.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = look().await {
             return value;

@@ -32,7 +32,7 @@ fn followed(script: &str) -> (Vec<(Wanted, String)>, End) {
         starting.join().unwrap().unwrap()
     });
     let (mut pending, mut out) = (std::collections::HashMap::new(), Vec::new());
-    let (mut end, limit) = (None, Instant::now() + Duration::from_secs(30));
+    let (mut end, limit) = (None, Instant::now() + Duration::from_secs(120));
     loop {
         assert!(Instant::now() < limit, "the shell does not end");
         match news().unwrap() {

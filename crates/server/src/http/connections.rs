@@ -21,8 +21,6 @@ use crate::AppState;
 const MAX_HEAD: usize = 64 * 1024;
 /// Header lines of one request; over it the answer is 431.
 const MAX_HEADERS: usize = 100;
-/// What running requests get when the server stops.
-const GRACE: Duration = Duration::from_secs(10);
 /// After a failed accept (no descriptors left), before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A silent client is asked whether it lives after so long, so often.
@@ -56,7 +54,7 @@ pub(crate) enum Door {
 /// Serves until `shutdown`, then lets running requests end within a grace time.
 pub async fn serve(listeners: impl Into<Listeners>, app: AppState, shutdown: CancellationToken) {
     let Listeners { api, previews } = listeners.into();
-    let most = app.config().max_connections;
+    let (most, grace) = (app.config().max_connections, app.config().grace);
     let most = if previews.is_some() { (most / 2).max(1) } else { most };
     let all = Accepting {
         pipeline: Arc::new(Pipeline::new(app.clone())),
@@ -74,7 +72,7 @@ pub async fn serve(listeners: impl Into<Listeners>, app: AppState, shutdown: Can
     // Followers and waits are told at once: what they wait for may be hours away, and they can ask the next server.
     app.sandboxes().stopping().cancel();
     connections.close();
-    if tokio::time::timeout(GRACE, connections.wait()).await.is_err() {
+    if tokio::time::timeout(grace, connections.wait()).await.is_err() {
         tracing::info!(open = connections.len(), "cutting connections that outlived the grace time");
         cut.cancel();
         connections.wait().await;

@@ -268,7 +268,7 @@ mod tests {
         client.write_all(sent).await.unwrap();
         let mut got = Vec::new();
         let read = async { while got.len() < enough && client.read_buf(&mut got).await.unwrap() > 0 {} };
-        tokio::time::timeout(Duration::from_secs(20), read).await.expect("it answers");
+        tokio::time::timeout(Duration::from_secs(120), read).await.expect("it answers");
         drop(client);
         server.await.unwrap().unwrap();
         String::from_utf8(got).unwrap()

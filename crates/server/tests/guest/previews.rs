@@ -14,9 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::stack::{Answer, Stack};
+use crate::stack::{Answer, PATIENCE, Stack};
 
-const WAIT: Duration = Duration::from_secs(30);
 const PAGE: &str = "text/html,application/xhtml+xml";
 
 /// A server that answers each request with its head, and `/endless` with bytes that never end.
@@ -73,12 +72,12 @@ impl Shared<'_> {
             request = request.header(*name, *value);
         }
         let request = request.body(Empty::<Bytes>::new()).expect("a request");
-        tokio::time::timeout(WAIT, client.send_request(request)).await.expect("in time").expect("an answer")
+        tokio::time::timeout(PATIENCE, client.send_request(request)).await.expect("in time").expect("an answer")
     }
 
     async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         let (head, body) = self.open(path, headers).await.into_parts();
-        let body = tokio::time::timeout(WAIT, body.collect()).await.expect("in time").expect("whole").to_bytes();
+        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").expect("whole").to_bytes();
         Answer { status: head.status.as_u16(), headers: head.headers, body }
     }
 }
@@ -130,7 +129,10 @@ async fn a_private_port_is_opened_by_its_token() {
     assert!(String::from_utf8_lossy(&shown.body).contains("<h1>This preview is private.</h1>"));
 
     let listed = stack.request("GET", "{s}/previews", &[], Bytes::new()).await.ok();
-    assert_eq!(listed["data"][0]["token"], json!(token), "within a step the same token is told");
+    // Within a step the same token is told; a step may have ended here.
+    if listed["data"][0]["tokenExpiresAt"] == made["tokenExpiresAt"] {
+        assert_eq!(listed["data"][0]["token"], json!(token));
+    }
     let again = shared.make(json!({})).await;
     assert_eq!(again["id"], made["id"]);
     let nowhere = Shared { stack: &stack, port: 1 };
@@ -173,7 +175,7 @@ async fn a_change_is_in_force_when_it_is_answered() {
                 assert_eq!(stack.request("DELETE", &route, &[], Bytes::new()).await.status, 404);
             }
         }
-        let broken = tokio::time::timeout(WAIT, open.into_body().collect()).await.expect("it is cut");
+        let broken = tokio::time::timeout(PATIENCE, open.into_body().collect()).await.expect("it is cut");
         assert!(broken.is_err(), "{change}: it breaks off, and does not end");
     }
 }
@@ -254,7 +256,7 @@ async fn a_token_read_through_a_session_ends_with_it() {
     let revoke = format!("{{s}}/sessions/{}:revoke", text(&session["id"]));
     stack.request("POST", &revoke, &[], "{}".into()).await.ok();
     assert_eq!(shared.get("/", &[header]).await.status, 401);
-    assert!(tokio::time::timeout(WAIT, open.into_body().collect()).await.expect("it is cut").is_err());
+    assert!(tokio::time::timeout(PATIENCE, open.into_body().collect()).await.expect("it is cut").is_err());
 }
 
 #[tokio::test]
@@ -285,6 +287,6 @@ async fn a_web_socket_passes_and_is_cut_by_a_change() {
         assert_eq!(socket.next().await.expect("a message").expect("a message"), sent);
     }
     stack.request("POST", &format!("{{s}}/previews/{}:rotate", shared.port), &[], "{}".into()).await.ok();
-    let ended = tokio::time::timeout(WAIT, socket.next()).await.expect("it is cut");
+    let ended = tokio::time::timeout(PATIENCE, socket.next()).await.expect("it is cut");
     assert!(!matches!(ended, Some(Ok(Message::Binary(_)))), "{ended:?}");
 }

@@ -13,12 +13,12 @@ async fn spawn(stack: &Stack, body: Value) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_is_fed_read_and_signalled() {
     let stack = Stack::start().await;
-    let made = spawn(&stack, json!({"command": "cat; sleep 60", "stdinMode": "pipe"})).await;
+    let made = spawn(&stack, json!({"command": "cat; sleep 3600", "stdinMode": "pipe"})).await;
     assert_eq!(
         (&made["kind"], &made["state"], &made["exitCode"]),
         (&json!("process"), &json!("running"), &json!(null))
     );
-    assert_eq!((&made["command"], &made["user"]), (&json!("bash -c cat; sleep 60"), &json!("root")));
+    assert_eq!((&made["command"], &made["user"]), (&json!("bash -c cat; sleep 3600"), &json!("root")));
     assert_eq!((&made["stdinOpen"], &made["stdinOffset"], &made["timeoutMs"]), (&json!(true), &json!(0), &json!(null)));
     assert_eq!(made["startedAt"].as_str().map(str::len), Some(24));
     assert!(made["pid"].as_i64().is_some_and(|pid| pid > 0));

@@ -6,14 +6,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::stack::Stack;
-
-const WAIT: Duration = Duration::from_secs(30);
+use crate::stack::{PATIENCE, Stack};
 
 struct Socket(WebSocketStream<TcpStream>);
 
@@ -29,7 +27,7 @@ impl Socket {
     }
 
     async fn message(&mut self) -> Option<Message> {
-        match tokio::time::timeout(WAIT, self.0.next()).await.expect("a frame in time") {
+        match tokio::time::timeout(PATIENCE, self.0.next()).await.expect("a frame in time") {
             None | Some(Err(Error::ConnectionClosed)) => None,
             Some(message) => Some(message.expect("a frame")),
         }
@@ -93,7 +91,7 @@ async fn until_state(stack: &Stack, id: &str, wanted: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(WAIT, look).await.unwrap_or_else(|_| panic!("{id} does not become {wanted}"));
+    tokio::time::timeout(PATIENCE, look).await.unwrap_or_else(|_| panic!("{id} does not become {wanted}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +181,7 @@ async fn refusals_come_as_frames_and_the_thirteenth_is_one() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(WAIT, again).await.expect("a place is given back");
+    tokio::time::timeout(PATIENCE, again).await.expect("a place is given back");
 }
 
 fn frame(kind: u8, number: u32, payload: &[u8]) -> Bytes {
@@ -270,7 +268,10 @@ async fn a_tunnel_carries_connections_byte_for_byte() {
         let expected = [vec![number as u8; 40_000], b"bye".to_vec()].concat();
         assert!(*got == expected, "{number}: {} bytes", got.len());
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    // Held, so that nobody else comes to listen there.
+    let closed = TcpSocket::new_v4().expect("a socket");
+    closed.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let free = closed.local_addr().expect("an address").port();
     for (number, (target, reason)) in [
         (format!("tcp {free}"), "closed"),
         ("tcp 10800".to_owned(), "reserved"),
@@ -328,16 +329,16 @@ async fn what_breaks_the_tunnels_rules_ends_it() {
     assert_eq!(tunnel.hear().await.0, b'o');
     let (mut held, _) = listener.accept().await.expect("a connection");
     let flood = async { while tunnel.socket.0.send(Message::Binary(frame(b'd', 1, &[7; 65_536]))).await.is_ok() {} };
-    tokio::time::timeout(WAIT, flood).await.expect("the tunnel is cut");
+    tokio::time::timeout(PATIENCE, flood).await.expect("the tunnel is cut");
     let mut sink = Vec::new();
-    let _ = tokio::time::timeout(WAIT, held.read_to_end(&mut sink)).await.expect("the connection is let go");
+    let _ = tokio::time::timeout(PATIENCE, held.read_to_end(&mut sink)).await.expect("the connection is let go");
     // An abort lets the connection go, too.
     let mut tunnel = Tunnel::open(&stack).await;
     tunnel.socket.send(frame(b'o', 1, format!("tcp {port}").as_bytes())).await;
     assert_eq!(tunnel.hear().await.0, b'o');
     let (mut held, _) = listener.accept().await.expect("a connection");
     tunnel.socket.send(frame(b'c', 1, b"")).await;
-    let _ = tokio::time::timeout(WAIT, held.read_to_end(&mut sink)).await.expect("the connection is let go");
+    let _ = tokio::time::timeout(PATIENCE, held.read_to_end(&mut sink)).await.expect("the connection is let go");
     let port = echo().await;
     tunnel.socket.send(frame(b'o', 2, format!("tcp {port}").as_bytes())).await;
     assert_eq!(tunnel.hear().await.0, b'o');

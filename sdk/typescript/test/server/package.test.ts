@@ -37,7 +37,7 @@ function run(file: string, by?: { program: string; args: string[] }): Promise<st
   const tsx = join(here, "node_modules/tsx/dist/cli.mjs");
   return new Promise((resolve, reject) => {
     const { program, args } = by ?? { program: process.execPath, args: [tsx] };
-    execFile(program, [...args, file], { cwd: place, env, timeout: 60_000 }, (error, stdout, stderr) => {
+    execFile(program, [...args, file], { cwd: place, env, timeout: 250_000 }, (error, stdout, stderr) => {
       if (error === null) resolve(stdout);
       else reject(new Error(`${file}: ${stderr}`, { cause: error }));
     });

@@ -82,7 +82,7 @@ function run(id: string, variables: Record<string, string>): Promise<string> {
     execFile(
       process.execPath,
       [tsx, join(place, "program.mts"), id],
-      { cwd: here, env, timeout: 60_000 },
+      { cwd: here, env, timeout: 250_000 },
       (_, out, err) => {
         resolve(out === "" ? err : out);
       },

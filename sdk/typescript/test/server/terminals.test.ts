@@ -143,7 +143,7 @@ test("a process with a terminal is typed into, resized and ended", async () => {
   });
   const text = async (): Promise<string> => {
     let said = "";
-    for await (const event of process.output({ signal: AbortSignal.timeout(30_000) })) {
+    for await (const event of process.output({ signal: AbortSignal.timeout(200_000) })) {
       if (event.type === "stdout") said += event.data;
       if (said.includes("got it")) break;
     }

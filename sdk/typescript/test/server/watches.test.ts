@@ -1,9 +1,17 @@
 import { expect, test } from "vitest";
 
-import { ConflictError, NotFoundError, type FileChange, type WatchNotice } from "../../src/index.js";
+import { ConflictError, NotFoundError, type FileChange, type Watch, type WatchNotice } from "../../src/index.js";
 import { box, failure } from "../support/runtime.js";
 
 const seen = (changes: FileChange[]) => changes.map(({ type, path }) => `${type} ${path}`);
+
+/** The next changes; a poll ends before there is one where the machine is slow. */
+async function news(watch: Watch): Promise<FileChange[]> {
+  for (;;) {
+    const changes = await watch.getNewEvents({ waitMs: 8_000 });
+    if (changes.length > 0) return changes;
+  }
+}
 
 test("changes are told as they happen, until the watch is stopped", async () => {
   const sandbox = await box();
@@ -60,7 +68,7 @@ test("a watch is read on from where it was, through a pause, and from its start 
   });
   const { cursor } = watch;
   await sandbox.files.write("/workspace/one", "1");
-  expect(seen(await watch.getNewEvents({ waitMs: 8_000 }))).toEqual(["create /workspace/one"]);
+  expect(seen(await news(watch))).toEqual(["create /workspace/one"]);
   expect(await watch.getNewEvents()).toEqual([]);
   expect(watch.cursor).toBeGreaterThan(cursor);
 
@@ -95,7 +103,7 @@ test("a reader that leaves by its signal leaves the watch", async () => {
   })();
   await failure(reading, Error);
   await sandbox.files.write("/workspace/a", "x");
-  expect(seen(await watch.getNewEvents({ waitMs: 8_000 }))).toContain("create /workspace/a");
+  expect(seen(await news(watch))).toContain("create /workspace/a");
   await sandbox.files.remove("/workspace/a");
   expect(await watch.stop()).toBe(true);
 });

@@ -15,7 +15,7 @@ export const chromium = [process.env["CHROMIUM"], "/usr/bin/chromium"].find(
 /** Whether pages are left out: there is no browser, and nobody said that there must be one, as CI does. */
 export const isBrowserless = chromium === undefined && process.env["RUNTIME_BROWSER"] !== "required";
 
-const ANSWER_MS = 45_000;
+const ANSWER_MS = 200_000;
 
 /** An origin of its own, that serves one script and the package. */
 export class Page implements AsyncDisposable {

@@ -19,8 +19,8 @@ declare module "vitest" {
   }
 }
 
-const UP_MS = 60_000;
-const DOWN_MS = 30_000;
+const UP_MS = 120_000;
+const DOWN_MS = 120_000;
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const { RUNTIME_API_URL: url, RUNTIME_API_KEY: key, RUNTIME_BIN: program } = process.env;

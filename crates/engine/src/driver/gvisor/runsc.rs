@@ -171,7 +171,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         assert!(wait(&mut child, Duration::from_millis(20)).unwrap().is_none());
         let mut child = Command::new("true").spawn().unwrap();
-        assert!(wait(&mut child, Duration::from_secs(20)).unwrap().unwrap().success());
+        assert!(wait(&mut child, Duration::from_secs(120)).unwrap().unwrap().success());
     }
 
     #[test]

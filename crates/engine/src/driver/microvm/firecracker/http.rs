@@ -171,8 +171,11 @@ mod tests {
 
     use super::*;
 
+    /// Nobody lives to see it waited out.
+    const LONG: Duration = Duration::from_secs(100_000);
+
     /// Says this to whoever connects, and returns what it was asked.
-    fn told(answer: &'static [u8]) -> (Result<Answer, HttpError>, String) {
+    fn told(answer: &'static [u8], limit: Duration) -> (Result<Answer, HttpError>, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let listener = UnixListener::bind(&path).unwrap();
@@ -185,38 +188,37 @@ mod tests {
             asked.truncate(count);
             (String::from_utf8(asked).unwrap(), stream)
         });
-        let answer = Http::connect(&path).unwrap().ask("PUT", "/vm", Some(b"{}"), Duration::from_millis(500));
+        let answer = Http::connect(&path).unwrap().ask("PUT", "/vm", Some(b"{}"), limit);
         (answer, server.join().unwrap().0)
     }
 
     #[test]
     fn a_request_says_its_length_and_an_answer_is_read_by_its_own() {
-        let (answer, asked) = told(b"HTTP/1.1 400 \r\nServer: Firecracker API\r\nContent-Length: 4\r\n\r\n{..}");
+        let (answer, asked) = told(b"HTTP/1.1 400 \r\nServer: Firecracker API\r\nContent-Length: 4\r\n\r\n{..}", LONG);
         assert_eq!(answer.unwrap(), Answer { status: 400, body: b"{..}".to_vec() });
         assert!(asked.starts_with("PUT /vm HTTP/1.1\r\n") && asked.ends_with("\r\nContent-Length: 2\r\n\r\n{}"));
-        let (answer, _) = told(b"HTTP/1.1 204 \r\nConnection: keep-alive\r\n\r\n");
+        let (answer, _) = told(b"HTTP/1.1 204 \r\nConnection: keep-alive\r\n\r\n", LONG);
         assert_eq!(answer.unwrap().status, 204);
     }
 
     #[test]
     fn a_server_that_lies_costs_neither_memory_nor_time() {
-        let lies: [&[u8]; 8] = [
+        let lies: [&[u8]; 7] = [
             b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab",
             b"nonsense\r\n\r\n",
             b"HTTP/1.1 100 Continue\r\n\r\n",
         ];
         for lie in lies {
-            let began = Instant::now();
-            let (answer, _) = told(lie);
-            assert!(answer.is_err(), "{:?}", String::from_utf8_lossy(lie));
-            assert!(began.elapsed() < Duration::from_secs(5));
+            assert!(told(lie, LONG).0.is_err(), "{:?}", String::from_utf8_lossy(lie));
         }
         static ENDLESS: [u8; 64 << 10] = [b'a'; 64 << 10];
-        assert!(told(&ENDLESS).0.is_err());
+        assert!(told(&ENDLESS, LONG).0.is_err());
+        // What is missing is waited for, as long as was said.
+        let short = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab";
+        assert!(told(short, Duration::from_millis(500)).0.is_err());
     }
 }
