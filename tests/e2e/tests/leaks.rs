@@ -5,7 +5,7 @@
 
 use runtime_test_kit::leaks::{self, Snapshot};
 use runtime_test_kit::{Api, Stack, dice, eventually, until};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Connections the server keeps of its own accord.
@@ -121,25 +121,37 @@ fn callers_who_hang_up_leave_nothing() {
     let stack = Stack::start();
     let machine = stack.api().small();
     let quiet = stack.snapshot();
-    let hang_up = || {
-        for n in 0..100u32 {
-            let mut connection = stack.api().connect();
-            let body = json!({"command": "echo x; sleep 4321", "stream": n % 2 == 0, "timeoutMs": 3000}).to_string();
-            let head = stack.api().head("POST", &machine.path(":exec"), &[("Content-Length", &body.len().to_string())]);
-            connection.write((head + "\r\n" + &body).as_bytes()).expect("the request is taken");
-        }
+    let hang_up = |round: u32| {
+        let line = format!("echo x; sleep 4321 # {round}");
+        let callers: Vec<_> = (0..100)
+            .map(|n| {
+                let mut connection = stack.api().connect();
+                let body = json!({"command": line, "stream": n % 2 == 0, "timeoutMs": 5000}).to_string();
+                let length = body.len().to_string();
+                let head = stack.api().head("POST", &machine.path(":exec"), &[("Content-Length", &length)]);
+                connection.write((head + "\r\n" + &body).as_bytes()).expect("the request is taken");
+                connection
+            })
+            .collect();
+        // Looked at without a command: only the last 16 that ended are listed.
+        let of_this_round = |state: &str| {
+            let answer = machine.api.get(&machine.path("/processes")).ok();
+            let list = answer["data"].as_array().expect("a list").clone();
+            let is = |one: &&Value| one["command"].as_str().is_some_and(|text| text.contains(&line));
+            list.iter().filter(is).filter(|one| state.is_empty() || one["state"] == state).count()
+        };
+        // A caller who leaves before its command has begun may be one whose command never does.
+        eventually("many commands have begun", GONE, || of_this_round("") >= 16);
+        drop(callers);
         // The commands owe nothing to their callers; they end at their own limit.
-        eventually("their commands have come and gone", Duration::from_secs(60), || {
-            let ended = machine.api.get(&machine.path("/processes")).ok();
-            let is = |state: &str| ended["data"].as_array().expect("a list").iter().any(|one| one["state"] == state);
-            machine.sh("pgrep -fc '^sleep 432[1]'").out == "0\n"
-                && is("timed_out")
-                && !is("running")
-                && stack.snapshot().server_fds <= quiet.server_fds + SPARE_FDS
+        eventually("their commands have ended", GONE, || of_this_round("running") == 0);
+        eventually("nothing of them is left inside", GONE, || machine.sh("pgrep -fc '^sleep 432[1]'").out == "0\n");
+        eventually("the server holds nothing of theirs", GONE, || {
+            stack.snapshot().server_fds <= quiet.server_fds + SPARE_FDS
         });
     };
-    for _ in 0..4 {
-        hang_up();
+    for round in 0..4 {
+        hang_up(round);
     }
     let after = stack.snapshot();
     println!("before: {}\nafter: {}", quiet.figures(), after.figures());
