@@ -1855,7 +1855,7 @@ export interface paths {
                     cwd?: string;
                     /** @description sandbox or root */
                     user?: string;
-                    /** @description A process with a terminal, to show it */
+                    /** @description A process with a terminal, to show it; 80 by 24 leaves the size it has */
                     processId?: string;
                 };
                 header?: never;
@@ -2301,6 +2301,74 @@ export interface paths {
                     };
                     content: {
                         "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                404: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+                409: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
+                    };
+                };
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sandboxes/{id}:resize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give a sandbox another size. What is left out stays; a disk only grows. `restart` says that its memory may go: it
+         *     stops, keeps its disk, and starts again.
+         */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    id: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": components["schemas"]["ResizeSandbox"];
+                };
+            };
+            responses: {
+                200: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["Sandbox"];
+                    };
+                };
+                400: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": components["schemas"]["ErrorBody"];
                     };
                 };
                 404: {
@@ -3770,6 +3838,23 @@ export interface components {
             overwrite?: boolean;
             /** @default  */
             to?: string;
+        };
+        /** @description What is left out stays as it is; one of the sizes is needed. */
+        ResizeSandbox: {
+            /**
+             * Format: int64
+             * @description A disk only grows.
+             */
+            diskMiB?: number | null;
+            /** Format: int64 */
+            memoryMiB?: number | null;
+            /** @description It may be stopped and started again for this, which loses what is in its memory. */
+            restart: boolean;
+            /**
+             * Format: int32
+             * @description 1 to 16.
+             */
+            vcpu?: number | null;
         };
         /** @description A sandbox as every call answers it. */
         Sandbox: {
