@@ -45,6 +45,7 @@ checks! {
         stop_all_and_delete_all_take_what_matches
         wait_for_answers_at_the_state_or_at_the_limit
         stop_keeps_the_disk_and_restart_brings_it_back
+        another_size_keeps_the_disk
         stop_without_waiting_ends_stopped
         names_are_unique_while_held
         get_or_create_finds_restarts_or_makes
