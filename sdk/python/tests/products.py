@@ -129,8 +129,10 @@ async def terminals(box: Any, step: Any) -> None:
 
 
 async def traces(box: Any, step: Any) -> None:
+    def own(paths: list[str]) -> list[str]:
+        return [path for path in paths if path.startswith("/workspace/traced/")]
+
     def told(files: Any) -> Any:
-        own = lambda paths: [path for path in paths if path.startswith("/workspace/traced/")]  # noqa: E731
         return [
             type(files).__name__,
             own(files.read),
