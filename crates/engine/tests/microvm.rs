@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 mod support;
 use support::guest::Guest;
-use support::{Host, agent, create, eventually, exec_as, has_the_time, hex, new_id, order, sh, sh_root, spawn};
+use support::{Host, agent, create, eventually, exec_as, has_the_time, hex, new_id, order, sh, sh_root};
 
 const RANDOM: &str = "head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid";
 
@@ -71,10 +71,16 @@ async fn copies_of_one_template_share_nothing_that_tells_them_apart() {
 
     // What a guest has used and freed goes back to the host.
     let before = private_mib(vmm);
-    let hold = "exec python3 -c 'import time; b = bytearray(150 << 20); b[::4096] = b\"x\" * len(b[::4096]); time.sleep(1000)'";
-    spawn(&engine, first, hold).await;
-    eventually("it is used", async || (private_mib(vmm) > before + 100).then_some(())).await;
-    sh(&engine, first, "pkill -x python3").await;
+    let mut used = 0;
+    // Where this test gets no turn for a while, it may be given back before the look.
+    for _ in 0..5 {
+        sh(&engine, first, "python3 -c 'b = bytearray(150 << 20); b[::4096] = b\"x\" * len(b[::4096])'").await;
+        used = private_mib(vmm);
+        if used > before + 100 {
+            break;
+        }
+    }
+    assert!(used > before + 100, "{before} MiB, then {used}");
     eventually("most of it is given back", async || (private_mib(vmm) < before + 60).then_some(())).await;
     assert_eq!(sh(&engine, first, "cat /workspace/mine").await, "mine");
 
